@@ -1,0 +1,66 @@
+"""Every test runs on the CPU, offline, without telemetry. This file is imported before any library reads these."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "WANDB_MODE": "disabled",
+    "MPLBACKEND": "Agg",
+}
+os.environ.update(_ENVIRONMENT)
+# A GPU is hidden unless its tests are asked for, so that the suite means the same on every machine.
+if os.environ.get("TRL_AGENT_TEST_GPU") != "1":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+# Tiny models gain nothing from many threads, and subprocesses started by a test share the same cores.
+os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+
+import torch
+
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+def _is_local(address: object) -> bool:
+    if not isinstance(address, tuple):
+        return True  # a Unix socket's path
+    host = str(address[0])
+    if host in ("", "localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.split("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_network() -> Iterator[None]:
+    """Refuse connections that leave this machine, by name."""
+    connect, connect_ex = socket.socket.connect, socket.socket.connect_ex
+
+    def check(address: object) -> None:
+        if not _is_local(address):
+            raise RuntimeError(f"a test tried to reach the network: {address}")
+
+    def guarded_connect(self: socket.socket, address: object) -> None:
+        check(address)
+        connect(self, address)  # type: ignore[arg-type]
+
+    def guarded_connect_ex(self: socket.socket, address: object) -> int:
+        check(address)
+        return connect_ex(self, address)  # type: ignore[arg-type]
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(socket.socket, "connect", guarded_connect)
+    patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
+    yield
+    patch.undo()
