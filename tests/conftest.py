@@ -1,4 +1,4 @@
-"""Every test runs on the CPU, offline, without telemetry. This file is imported before any library reads these."""
+"""Every test runs on the CPU, offline, without telemetry. Imported before the libraries that read this."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ if os.environ.get("TRL_AGENT_TEST_GPU") != "1":
 # Tiny models gain nothing from many threads, and subprocesses started by a test share the same cores.
 os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
 
-import torch
 
-torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+def pytest_configure() -> None:
+    import torch
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 def _is_local(address: object) -> bool:
