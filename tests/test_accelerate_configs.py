@@ -1,4 +1,4 @@
-"""Each YAML of accelerate_configs is launched here on a tiny script, or its first line says it needs a GPU."""
+"""Each accelerate_configs YAML is launched here on a tiny script, or its first line says "needs a GPU"."""
 
 from __future__ import annotations
 
