@@ -1,0 +1,227 @@
+"""Log-probability and entropy of chosen tokens from hidden states, without keeping an (N, V) tensor.
+
+The output layer is applied to `N` hidden states in chunks. Where the layer is a plain matrix, one autograd function
+does all of it: forward keeps `(N,)` statistics, backward computes each chunk's logits again and turns them into
+gradients in place. Where calling the layer has effects of its own (LoRA, weights gathered by hooks), each chunk is
+an activation checkpoint around the call. Small problems are done in one chunk that keeps its logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+DENSE_ELEMENTS = 2**23
+"""N * V up to which the logits are kept (32 MiB in fp32) rather than computed twice."""
+
+
+@dataclass(frozen=True)
+class LogitTransform:
+    """What a model does to ``lm_head(hidden)``, then the temperature.
+
+    z = softcap * tanh(scale * logits / softcap) / temperature, or scale * logits / temperature without a softcap.
+    """
+
+    scale: float = 1.0
+    softcap: float | None = None
+    temperature: float = 1.0
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return z in fp32; may reuse the memory of `logits` when no gradient is recorded."""
+        z = logits.float()
+        if self.softcap is not None:
+            return torch.tanh(z * (self.scale / self.softcap)) * (self.softcap / self.temperature)
+        factor = self.scale / self.temperature
+        if factor == 1.0:
+            return z
+        return z * factor if torch.is_grad_enabled() else z.mul_(factor)
+
+    def backward_(self, grad_z: Tensor, z: Tensor) -> Tensor:
+        """Turn the gradient of z into that of the logits, in place."""
+        if self.softcap is not None:
+            tanh = z * (self.temperature / self.softcap)
+            grad_z.mul_(1.0 - tanh.square_())
+        return grad_z.mul_(self.scale / self.temperature)
+
+
+def token_logprobs(
+    hidden: Tensor,
+    targets: Tensor,
+    head: nn.Module,
+    *,
+    transform: LogitTransform,
+    chunk_size: int = 1024,
+    with_entropy: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """Return log p(targets) and the entropy of p, both (N,) fp32, in nats.
+
+    Gradients flow to `hidden` and to the parameters of `head`. Products run in the autocast dtype if autocast is
+    on; the softmax is fp32 always.
+
+    Args:
+        hidden: (N, H), what `head` takes. N may be 0.
+        targets: (N,) long token ids.
+        head: (N, H) -> (N, V) logits.
+        transform: what follows the head.
+        chunk_size: most rows whose logits exist at once.
+        with_entropy: compute the entropy; None is returned otherwise.
+    """
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
+    if not _is_plain_linear(head):
+        return _through_module(hidden, targets, head, transform, chunk_size, with_entropy)
+    dtype = head.weight.dtype
+    if torch.is_autocast_enabled(hidden.device.type):
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+    with torch.autocast(hidden.device.type, enabled=False):
+        logprobs, entropy = _LinearLogprobs.apply(
+            hidden, head.weight, head.bias, targets, transform, chunk_size, with_entropy, dtype
+        )
+    return logprobs, entropy
+
+
+def _is_plain_linear(head: nn.Module) -> bool:
+    """Whether `head` is nothing but a matrix that lies here, so that calling it may be skipped."""
+    return (
+        type(head) is nn.Linear
+        and not head._forward_hooks
+        and not head._forward_pre_hooks
+        and "forward" not in vars(head)  # accelerate's offloading hooks replace the method
+        and not hasattr(head.weight, "ds_id")  # DeepSpeed ZeRO-3 gathers the weight when the module is called
+    )
+
+
+def _statistics(z: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return log p(targets), log sum exp and entropy, each (C,), of z (C, V). One more (C, V) buffer is used."""
+    top = z.amax(dim=-1, keepdim=True)
+    exp = z.sub(top).exp_()
+    total = exp.sum(dim=-1)
+    lse = top.squeeze(-1) + total.log()
+    logprobs = z.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - lse
+    # Rounding can put the entropy of a certain choice a hair below 0.
+    entropy = (lse - exp.mul_(z).sum(dim=-1) / total).clamp_(min=0.0) if with_entropy else None
+    return logprobs, lse, entropy
+
+
+class _LinearLogprobs(torch.autograd.Function):
+    """(hidden, weight, bias) -> (logprobs, entropy); logits live one chunk at a time.
+
+    d logp_y / dz_j = [j = y] - p_j and dH / dz_j = -p_j (log p_j + H).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        transform: LogitTransform,
+        chunk_size: int,
+        with_entropy: bool,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor | None]:
+        keep = hidden.shape[0] * weight.shape[0] <= DENSE_ELEMENTS
+        rows = max(1, hidden.shape[0]) if keep else chunk_size
+        h, w, b = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        logprobs, lse = (torch.empty(hidden.shape[0], device=hidden.device) for _ in range(2))
+        entropy = torch.empty_like(lse) if with_entropy else None
+        z = None
+        for start in range(0, hidden.shape[0], rows):
+            span = slice(start, start + rows)
+            z = transform(F.linear(h[span], w, b))
+            logprobs[span], lse[span], chunk_entropy = _statistics(z, targets[span], with_entropy)
+            if entropy is not None:
+                entropy[span] = chunk_entropy
+        ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, z if keep else None)
+        ctx.transform, ctx.rows, ctx.dtype = transform, rows, dtype
+        ctx.set_materialize_grads(False)
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, lse, entropy, kept = ctx.saved_tensors
+        need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
+        dtype, num_rows = ctx.dtype, hidden.shape[0]
+        grad_hidden = torch.empty_like(hidden) if need_hidden else None
+        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if need_weight else None
+        grad_bias = torch.zeros(weight.shape[0], device=weight.device) if need_bias and bias is not None else None
+        if grad_logprobs is None:
+            grad_logprobs = torch.zeros_like(lse)
+        with torch.autocast(hidden.device.type, enabled=False):
+            h, w, b = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+            for start in range(0, num_rows, ctx.rows):
+                span = slice(start, start + ctx.rows)
+                z = kept if kept is not None else ctx.transform(F.linear(h[span], w, b))
+                ge = None if grad_entropy is None else (grad_entropy[span], entropy[span])
+                grad = _grad_logits(z, targets[span], lse[span], grad_logprobs[span], ge, ctx.transform)
+                if grad_bias is not None:
+                    grad_bias += grad.sum(dim=0)
+                grad = grad.to(dtype)
+                if grad_hidden is not None:
+                    grad_hidden[span] = grad @ w
+                if grad_weight is not None:
+                    _accumulate(grad_weight, grad.t(), h[span])
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+
+
+def _grad_logits(
+    z: Tensor,
+    targets: Tensor,
+    lse: Tensor,
+    grad_logprobs: Tensor,
+    entropy_term: tuple[Tensor, Tensor] | None,
+    transform: LogitTransform,
+) -> Tensor:
+    """Return the gradient of the raw logits, (C, V). `entropy_term` is (gradient of the entropy, entropy)."""
+    grad = grad_logprobs.unsqueeze(-1)
+    logp = z - lse.unsqueeze(-1)
+    if entropy_term is None:
+        result = logp.exp_().mul_(-grad)
+    else:
+        grad_entropy, entropy = (item.unsqueeze(-1) for item in entropy_term)
+        p = logp.exp()
+        result = logp.add_(entropy).mul_(-grad_entropy).sub_(grad).mul_(p)
+    result.scatter_add_(-1, targets.unsqueeze(-1), grad)
+    return transform.backward_(result, z)
+
+
+def _accumulate(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, with the sum in fp32."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
+
+
+def _through_module(
+    hidden: Tensor,
+    targets: Tensor,
+    head: nn.Module,
+    transform: LogitTransform,
+    chunk_size: int,
+    with_entropy: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Call `head` chunk by chunk; recompute each chunk in backward."""
+
+    def run(h: Tensor, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        log_p = transform(head(h)).log_softmax(dim=-1)
+        picked = log_p.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+        entropy = -(log_p.exp() * log_p).sum(dim=-1).clamp(max=0.0) if with_entropy else None
+        return picked, entropy
+
+    if hidden.shape[0] <= chunk_size and not torch.is_grad_enabled():
+        return run(hidden, targets)
+    parts = [
+        checkpoint(run, h, ids, use_reentrant=False)
+        for h, ids in zip(hidden.split(chunk_size), targets.split(chunk_size), strict=True)
+    ]
+    logprobs = torch.cat([part[0] for part in parts])
+    return logprobs, torch.cat([part[1] for part in parts]) if with_entropy else None
