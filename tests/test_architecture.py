@@ -25,7 +25,19 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("envs/trl_agent_envs", "trl_agent", "recipes")
 
 LAYER_1 = {"trajectory", "rewards", "advantages", "losses", "schedules"}
-LAYER_2 = {"chat", "rollout", "selection", "batch", "modeling", "generation", "optim", "parallel", "_compat"}
+LAYER_2 = {
+    "chat",
+    "rollout",
+    "selection",
+    "batch",
+    "modeling",
+    "token_logprobs",
+    "small_model",
+    "generation",
+    "optim",
+    "parallel",
+    "_compat",
+}
 LAYER_4 = {"cli"}
 
 GYM_BASE = {"numpy", "gymnasium"}
