@@ -1,8 +1,8 @@
 """Trajectories to padded tensors: what one forward pass of the actor-critic sees.
 
-Per-token quantities live on action tokens only, flat `(N,)`, ordered episode by episode and turn by turn. Padded
-`(B, T)` tensors hold token ids and nothing else, so no value of a masked position exists that could leak into a
-loss. `B` counts rows: one row a segment.
+Per-token quantities live on action tokens only, flat `(N,)`, ordered episode by episode and turn by turn.
+Padded `(B, T)` tensors hold token ids and nothing else, so no value of a masked position exists that could
+leak into a loss. `B` counts rows: one row a segment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ PaddingSide = Literal["right", "left"]
 
 @dataclass(frozen=True)
 class EpisodeTensors:
-    """One episode and what was computed for its `N` action tokens, in turn order. All tensors are `(N,)` fp32.
+    """One episode and what was computed for its `N` action tokens, in turn order. All tensors are `(N,)`
+    fp32.
 
     logprobs: at rollout, in nats. ref_logprobs: under the reference, or None without one.
     values: V before each token. rewards: per token, KL penalty included. returns = advantages + values.
@@ -45,13 +46,15 @@ class EpisodeTensors:
             value = getattr(self, item.name)
             if isinstance(value, Tensor) and value.shape != (num_tokens,):
                 raise ValueError(
-                    f"episode {self.trajectory.episode}: {item.name} has shape {tuple(value.shape)}, expected "
-                    f"({num_tokens},), one entry per action token"
+                    f"episode {self.trajectory.episode}: {item.name} has shape {tuple(value.shape)}, "
+                    f"expected ({num_tokens},), one entry per action token"
                 )
 
     @classmethod
     def from_trajectory(cls, trajectory: Trajectory) -> EpisodeTensors:
-        """Take the sampling logprobs; everything not computed yet is NaN, so that using it by mistake shows."""
+        """Take the sampling logprobs; everything not computed yet is NaN, so that using it by mistake
+        shows.
+        """
         logprobs = torch.tensor(trajectory.action_logprobs(), dtype=torch.float32)
         unknown = torch.full_like(logprobs, float("nan"))
         return cls(trajectory, logprobs, None, unknown, unknown, unknown, unknown)
@@ -71,8 +74,8 @@ class EpisodeTensors:
 class MiniBatch:
     """`E` episodes as `B` rows (segments) of `T` tokens with `N` action tokens.
 
-    input_ids: (B, T) long. attention_mask: (B, T) bool, True at real tokens. position_ids: (B, T) long, counted
-        from each row's first real token.
+    input_ids: (B, T) long. attention_mask: (B, T) bool, True at real tokens. position_ids: (B, T) long,
+        counted from each row's first real token.
     action_rows, action_cols: (N,) long, where the action tokens are, episode by episode, turn by turn.
     episode_ids: (N,) long, index into the episodes collated.
     logprobs, advantages, returns, values, rewards: (N,) as in `EpisodeTensors`; ref_logprobs: (N,) or None.
@@ -122,7 +125,7 @@ class MiniBatch:
     def split_by_episode(self, flat: Tensor) -> list[Tensor]:
         """Cut a flat `(N,)` tensor into one tensor per episode, in the order collated."""
         counts = torch.bincount(self.episode_ids, minlength=self.num_episodes)
-        return list(flat.split(counts.tolist()))
+        return list(torch.split(flat, counts.tolist()))
 
 
 def collate(
@@ -140,8 +143,8 @@ def collate(
         pad_to_multiple_of: round T up, for tensor cores.
 
     Raises:
-        ValueError: no episode, an episode without tokens, or an action token with nothing before it (a model has
-            no hidden state to predict it from).
+        ValueError: no episode, an episode without tokens, or an action token with nothing before it (a
+            model has no hidden state to predict it from).
     """
     if not episodes:
         raise ValueError("collate needs at least one episode, got none")
@@ -179,8 +182,8 @@ def collate(
 def split_by_tokens(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Group items so that each group, padded to its longest, holds at most `max_tokens` tokens.
 
-    Items of similar length share a group, so padding is small. An item longer than `max_tokens` gets a group of
-    its own. The groups depend on the lengths alone: equal lengths keep their order.
+    Items of similar length share a group, so padding is small. An item longer than `max_tokens` gets a
+    group of its own. The groups depend on the lengths alone: equal lengths keep their order.
 
     Args:
         lengths: tokens per item (`EpisodeTensors.padded_length` for an episode).
@@ -207,7 +210,9 @@ def _first_rows(episodes: Sequence[EpisodeTensors]) -> list[int]:
     for episode in episodes:
         trajectory = episode.trajectory
         if not trajectory.segments or any(len(segment) == 0 for segment in trajectory.segments):
-            raise ValueError(f"episode {trajectory.episode}: every episode needs segments with tokens in them")
+            raise ValueError(
+                f"episode {trajectory.episode}: every episode needs segments with tokens in them"
+            )
         first_row.append(total)
         total += len(trajectory.segments)
     return first_row
@@ -216,8 +221,13 @@ def _first_rows(episodes: Sequence[EpisodeTensors]) -> list[int]:
 def _pad(
     rows: Sequence[list[int]], pads: Sequence[int], length: int, pad_token_id: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return input_ids, attention_mask, position_ids, each (B, T). `pads` counts the padding left of each row."""
-    padded = [[pad_token_id] * left + row + [pad_token_id] * (length - left - len(row)) for left, row in zip(pads, rows)]
+    """Return input_ids, attention_mask, position_ids, each (B, T). `pads` counts the padding left of each
+    row.
+    """
+    padded = [
+        [pad_token_id] * left + row + [pad_token_id] * (length - left - len(row))
+        for left, row in zip(pads, rows)
+    ]
     columns = torch.arange(length)
     starts = torch.tensor(pads).unsqueeze(1)
     ends = starts + torch.tensor([len(row) for row in rows]).unsqueeze(1)
@@ -237,8 +247,9 @@ def _action_positions(
         for segment, t in episode.trajectory.action_positions():
             if t == 0:
                 raise ValueError(
-                    f"episode {episode.trajectory.episode}, segment {segment}: its first token is an action token; "
-                    "put at least one context token (the prompt, or a beginning-of-sequence token) before it"
+                    f"episode {episode.trajectory.episode}, segment {segment}: its first token is an action "
+                    "token; put at least one context token (the prompt, or a beginning-of-sequence token) "
+                    "before it"
                 )
             row = first_row[index] + segment
             rows.append(row)

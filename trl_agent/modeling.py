@@ -1,8 +1,9 @@
 """Actor and critic in one forward pass, with logits at action tokens only.
 
-The decoder runs once over the `(B, T)` rows and returns hidden states, never logits. The hidden state before each
-action token is gathered once; the output layer (in chunks) and the value head see only those `N` vectors. On web
-trajectories nine tokens in ten are observations, so this is where most of the time and memory goes otherwise.
+The decoder runs once over the `(B, T)` rows and returns hidden states, never logits. The hidden state
+before each action token is gathered once; the output layer (in chunks) and the value head see only those
+`N` vectors. On web trajectories nine tokens in ten are observations, so this is where most of the time and
+memory goes otherwise.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ VALUE_MODEL_FILE = "value_model.safetensors"
 
 @dataclass(frozen=True)
 class ActorCriticOutput:
-    """All fp32. logprobs: (N,) in nats of the temperature-scaled policy. entropy: (N,) in nats. values: (N,), V before
-    each action token. last_values: (E,), V after each episode's last token.
+    """All fp32. logprobs: (N,) in nats of the temperature-scaled policy. entropy: (N,) in nats. values:
+    (N,), V before each action token. last_values: (E,), V after each episode's last token.
     """
 
     logprobs: Tensor
@@ -45,10 +46,10 @@ class ActorCritic(nn.Module):
 
     Args:
         policy: a decoder-only language model, or one wrapped by PEFT (not prompt learning).
-        critic: "shared" puts the value head on the policy's own trunk, "separate" on `value_model`, "none" makes
-            no head.
-        value_model: trunk of a separate critic; any Transformers model with hidden states (an output layer it may
-            have is not used). None with "separate" copies the policy's trunk as it is now.
+        critic: "shared" puts the value head on the policy's own trunk, "separate" on `value_model`, "none"
+            makes no head.
+        value_model: trunk of a separate critic; any Transformers model with hidden states (an output layer
+            it may have is not used). None with "separate" copies the policy's trunk as it is now.
         chunk_size: most action tokens whose logits exist at once.
 
     The value head is Linear(H, 1) in fp32 and starts at zero.
@@ -69,7 +70,10 @@ class ActorCritic(nn.Module):
         if critic not in ("shared", "separate", "none"):
             raise ValueError(f'critic must be "shared", "separate" or "none", got {critic!r}')
         if value_model is not None and critic != "separate":
-            raise ValueError(f'a value_model was given, but critic={critic!r} does not use it; use critic="separate"')
+            raise ValueError(
+                f'a value_model was given, but critic={critic!r} does not use it; use critic="separate"'
+            )
+        _refuse_unsupported(policy)
         self.policy = policy
         self.config = policy.config
         self.critic: Critic = critic
@@ -102,8 +106,8 @@ class ActorCritic(nn.Module):
 
         Args:
             temperature: divides the logits, as at sampling; above 0.
-            with_entropy, with_values: what to compute; None is returned for the rest. Values are None without a
-                critic. `last_values` also needs `last_rows` and `last_cols`.
+            with_entropy, with_values: what to compute; None is returned for the rest. Values are None
+                without a critic. `last_values` also needs `last_rows` and `last_cols`.
         """
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0, got {temperature} (score greedy actions at 1)")
@@ -112,8 +116,9 @@ class ActorCritic(nn.Module):
         num_actions = action_rows.numel()
         rows, cols = action_rows, action_cols - 1
         with_values = with_values and self.value_head is not None
-        with_last = with_values and last_rows is not None and last_cols is not None
-        if with_last:
+        with_last = False
+        if with_values and last_rows is not None and last_cols is not None:
+            with_last = True
             rows, cols = torch.cat([rows, last_rows]), torch.cat([cols, last_cols])
         inputs = (input_ids, attention_mask, position_ids)
         hidden = _gather(_hidden_states(_decoder(self.policy), *inputs), rows, cols)
@@ -130,7 +135,9 @@ class ActorCritic(nn.Module):
         if self.value_model is not None:
             hidden = _gather(_hidden_states(_decoder(self.value_model), *inputs), rows, cols)
         values = self._values(hidden)
-        return ActorCriticOutput(logprobs, entropy, values[:num_actions], values[num_actions:] if with_last else None)
+        return ActorCriticOutput(
+            logprobs, entropy, values[:num_actions], values[num_actions:] if with_last else None
+        )
 
     def _values(self, hidden: Tensor) -> Tensor:
         """(N, H) -> (N,) fp32, whatever dtype the trunk or autocast has."""
@@ -166,22 +173,23 @@ class ActorCritic(nn.Module):
         worst = (own - ours).abs().max().item()
         if not worst <= tolerance * max(1.0, own.abs().max().item()):
             raise ValueError(
-                f"{type(lm).__name__}: logits computed from its hidden states differ from its own by {worst:.3g}; it "
-                "transforms hidden states or logits in a way that trl_agent.modeling does not know. Use another "
-                "model, or teach _logit_transform about it"
+                f"{type(lm).__name__}: logits computed from its hidden states differ from its own by "
+                f"{worst:.3g}; it transforms hidden states or logits in a way that trl_agent.modeling does "
+                "not know. Use another model, or teach _logit_transform about it"
             )
         self._logits_checked = True
 
     def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
         """Recompute activations in backward, in the policy and in a separate critic."""
-        self.policy.gradient_checkpointing_enable(**kwargs)
-        if self.value_model is not None:
-            self.value_model.gradient_checkpointing_enable(**kwargs)
+        for model in self._trunks():
+            model.gradient_checkpointing_enable(**kwargs)
 
     def gradient_checkpointing_disable(self) -> None:
-        self.policy.gradient_checkpointing_disable()
-        if self.value_model is not None:
-            self.value_model.gradient_checkpointing_disable()
+        for model in self._trunks():
+            model.gradient_checkpointing_disable()
+
+    def _trunks(self) -> list[Any]:
+        return [self.policy] if self.value_model is None else [self.policy, self.value_model]
 
     @property
     def is_gradient_checkpointing(self) -> bool:
@@ -193,7 +201,9 @@ class ActorCritic(nn.Module):
             return
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.value_head.state_dict().items()}
+        state = {
+            name: tensor.detach().cpu().contiguous() for name, tensor in self.value_head.state_dict().items()
+        }
         save_file(state, folder / VALUE_HEAD_FILE)
         if self.value_model is not None:
             save_model(self.value_model, str(folder / VALUE_MODEL_FILE))
@@ -211,11 +221,30 @@ class ActorCritic(nn.Module):
         for name in wanted:
             if not (folder / name).is_file():
                 raise FileNotFoundError(
-                    f"{folder} has no {name}, which critic={self.critic!r} needs; was it saved with another critic?"
+                    f"{folder} has no {name}, which critic={self.critic!r} needs; "
+                    "was it saved with another critic?"
                 )
         self.value_head.load_state_dict(load_file(folder / VALUE_HEAD_FILE))
         if self.value_model is not None:
             load_model(self.value_model, str(folder / VALUE_MODEL_FILE))
+
+
+def _refuse_unsupported(policy: nn.Module) -> None:
+    lm = _causal_lm(policy)
+    name = type(lm).__name__
+    if isinstance(policy, PeftModel) and policy.active_peft_config.is_prompt_learning:
+        raise ValueError(
+            f"{name} is wrapped by {policy.active_peft_config.peft_type}: prompt learning adds tokens that are "
+            "in no trajectory. Use LoRA or another method that changes weights"
+        )
+    if getattr(lm.config, "is_encoder_decoder", False):
+        raise ValueError(
+            f"{name} is an encoder-decoder model; ActorCritic needs a decoder-only language model"
+        )
+    if lm.base_model is lm or lm.get_output_embeddings() is None:
+        raise ValueError(
+            f"{name} has no language-model head; load it with AutoModelForCausalLM, not AutoModel"
+        )
 
 
 def _causal_lm(model: nn.Module) -> Any:
@@ -252,7 +281,9 @@ def _new_value_head(trunk: Any) -> nn.Linear:
 
 
 def _call(model: Any, input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor) -> Any:
-    """Call a Transformers model without cache; leave `position_ids` out where it has none (ALiBi, recurrent)."""
+    """Call a Transformers model without cache; leave `position_ids` out where it has none (ALiBi,
+    recurrent).
+    """
     kwargs: dict[str, Any] = {"attention_mask": attention_mask, "use_cache": False, "return_dict": True}
     if "position_ids" in inspect.signature(model.forward).parameters:
         kwargs["position_ids"] = position_ids
@@ -260,12 +291,13 @@ def _call(model: Any, input_ids: Tensor, attention_mask: Tensor | None, position
 
 
 def _hidden_states(decoder: Any, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor) -> Tensor:
-    """(B, T, H). With padding on the right only, causal attention never looks at it, so the mask is left out: that
-    opens the fast is-causal kernels.
+    """(B, T, H). With padding on the right only, causal attention never looks at it, so the mask is left
+    out: that opens the fast is-causal kernels.
     """
     right_padded = bool((attention_mask[:, 1:] <= attention_mask[:, :-1]).all())
     mask = None if right_padded else attention_mask
-    return _call(decoder, input_ids, mask, position_ids).last_hidden_state
+    hidden: Tensor = _call(decoder, input_ids, mask, position_ids).last_hidden_state
+    return hidden
 
 
 def _gather(hidden: Tensor, rows: Tensor, cols: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """Log-probability and entropy of chosen tokens from hidden states, without keeping an (N, V) tensor.
 
-The output layer is applied to `N` hidden states in chunks. Where the layer is a plain matrix, one autograd function
-does all of it: forward keeps `(N,)` statistics, backward computes each chunk's logits again and turns them into
-gradients in place. Where calling the layer has effects of its own (LoRA, weights gathered by hooks), each chunk is
-an activation checkpoint around the call. Small problems are done in one chunk that keeps its logits.
+The output layer is applied to `N` hidden states in chunks. Where the layer is a plain matrix, one autograd
+function does all of it: forward keeps `(N,)` statistics, backward computes each chunk's logits again and
+turns them into gradients in place. Where calling the layer has effects of its own (LoRA, weights gathered
+by hooks), each chunk is an activation checkpoint around the call. Small problems are done in one chunk that
+keeps its logits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 DENSE_ELEMENTS = 2**23
@@ -25,7 +26,8 @@ DENSE_ELEMENTS = 2**23
 class LogitTransform:
     """What a model does to ``lm_head(hidden)``, then the temperature.
 
-    z = softcap * tanh(scale * logits / softcap) / temperature, or scale * logits / temperature without a softcap.
+    z = softcap * tanh(scale * logits / softcap) / temperature, or scale * logits / temperature without a
+    softcap.
     """
 
     scale: float = 1.0
@@ -61,8 +63,8 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """Return log p(targets) and the entropy of p, both (N,) fp32, in nats.
 
-    Gradients flow to `hidden` and to the parameters of `head`. Products run in the autocast dtype if autocast is
-    on; the softmax is fp32 always.
+    Gradients flow to `hidden` and to the parameters of `head`. Products run in the autocast dtype if
+    autocast is on; the softmax is fp32 always.
 
     Args:
         hidden: (N, H), what `head` takes. N may be 0.
@@ -98,7 +100,9 @@ def _is_plain_linear(head: nn.Module) -> bool:
 
 
 def _statistics(z: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return log p(targets), log sum exp and entropy, each (C,), of z (C, V). One more (C, V) buffer is used."""
+    """Return log p(targets), log sum exp and entropy, each (C,), of z (C, V). One more (C, V) buffer is
+    used.
+    """
     top = z.amax(dim=-1, keepdim=True)
     exp = z.sub(top).exp_()
     total = exp.sum(dim=-1)
@@ -137,7 +141,7 @@ class _LinearLogprobs(torch.autograd.Function):
             span = slice(start, start + rows)
             z = transform(F.linear(h[span], w, b))
             logprobs[span], lse[span], chunk_entropy = _statistics(z, targets[span], with_entropy)
-            if entropy is not None:
+            if entropy is not None and chunk_entropy is not None:
                 entropy[span] = chunk_entropy
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, z if keep else None)
         ctx.transform, ctx.rows, ctx.dtype = transform, rows, dtype
@@ -146,13 +150,19 @@ class _LinearLogprobs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, lse, entropy, kept = ctx.saved_tensors
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         dtype, num_rows = ctx.dtype, hidden.shape[0]
         grad_hidden = torch.empty_like(hidden) if need_hidden else None
-        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if need_weight else None
-        grad_bias = torch.zeros(weight.shape[0], device=weight.device) if need_bias and bias is not None else None
+        grad_weight = (
+            torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if need_weight else None
+        )
+        grad_bias = (
+            torch.zeros(weight.shape[0], device=weight.device) if need_bias and bias is not None else None
+        )
         if grad_logprobs is None:
             grad_logprobs = torch.zeros_like(lse)
         with torch.autocast(hidden.device.type, enabled=False):
@@ -221,7 +231,7 @@ def _through_module(
         return run(hidden, targets)
     parts = [
         checkpoint(run, h, ids, use_reentrant=False)
-        for h, ids in zip(hidden.split(chunk_size), targets.split(chunk_size), strict=True)
+        for h, ids in zip(torch.split(hidden, chunk_size), torch.split(targets, chunk_size), strict=True)
     ]
     logprobs = torch.cat([part[0] for part in parts])
     return logprobs, torch.cat([part[1] for part in parts]) if with_entropy else None
