@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -14,9 +15,9 @@ VOCAB_SIZE = 67
 PAD_TOKEN_ID = 0
 
 
-def tiny_llama_config(**overrides: object) -> LlamaConfig:
+def tiny_llama_config(**overrides: Any) -> LlamaConfig:
     """Two layers, width 32, grouped heads, rotary positions."""
-    settings: dict[str, object] = dict(
+    settings: dict[str, Any] = dict(  # noqa: C408
         vocab_size=VOCAB_SIZE,
         hidden_size=32,
         intermediate_size=64,
@@ -33,9 +34,9 @@ def tiny_llama_config(**overrides: object) -> LlamaConfig:
     return LlamaConfig(**(settings | overrides))
 
 
-def tiny_gpt2_config(**overrides: object) -> GPT2Config:
+def tiny_gpt2_config(**overrides: Any) -> GPT2Config:
     """Two layers, width 32, learned absolute positions, tied embeddings, no dropout."""
-    settings: dict[str, object] = dict(
+    settings: dict[str, Any] = dict(  # noqa: C408
         vocab_size=VOCAB_SIZE,
         n_embd=32,
         n_layer=2,
@@ -52,14 +53,14 @@ def tiny_gpt2_config(**overrides: object) -> GPT2Config:
     return GPT2Config(**(settings | overrides))
 
 
-def tiny_llama(seed: int = 0, **overrides: object) -> LlamaForCausalLM:
+def tiny_llama(seed: int = 0, **overrides: Any) -> LlamaForCausalLM:
     """A randomly initialised `tiny_llama_config` model; the same seed gives the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LlamaForCausalLM(tiny_llama_config(**overrides))
 
 
-def tiny_gpt2(seed: int = 0, **overrides: object) -> GPT2LMHeadModel:
+def tiny_gpt2(seed: int = 0, **overrides: Any) -> GPT2LMHeadModel:
     """A randomly initialised `tiny_gpt2_config` model; the same seed gives the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)

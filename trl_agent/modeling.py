@@ -234,8 +234,8 @@ def _refuse_unsupported(policy: nn.Module) -> None:
     name = type(lm).__name__
     if isinstance(policy, PeftModel) and policy.active_peft_config.is_prompt_learning:
         raise ValueError(
-            f"{name} is wrapped by {policy.active_peft_config.peft_type}: prompt learning adds tokens that are "
-            "in no trajectory. Use LoRA or another method that changes weights"
+            f"{name} is wrapped by {policy.active_peft_config.peft_type}: prompt learning adds "
+            "tokens that are in no trajectory. Use LoRA or another method that changes weights"
         )
     if getattr(lm.config, "is_encoder_decoder", False):
         raise ValueError(
