@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import isqrt
 from typing import Any
 
@@ -79,6 +80,7 @@ def iterate(num_products: int, seed: int = DEFAULT_SEED) -> Iterator[tuple[dict[
         yield _product_record(draft, rng), _attribute_record(draft, rng), _human_records(draft, rng)
 
 
+@cache
 def _chunks() -> list[str]:
     """All consonant-vowel-consonant-vowel groups in a fixed mixed order: the alphabet of the product ids."""
     chunks = [a + b for a in _SYLLABLES for b in _SYLLABLES]
@@ -192,3 +194,8 @@ def _human_records(draft: _Draft, rng: random.Random) -> list[dict[str, Any]]:
             "instruction_options": list(chosen.values()),
         }
     ]
+
+
+def random_asin(rng: random.Random, among: int = DEFAULT_NUM_PRODUCTS) -> str:
+    """Return the id that some product of a catalogue of `among` products has, chosen at random."""
+    return _asin(rng.randrange(among), _chunks())

@@ -1,0 +1,121 @@
+"""Demonstrator: a scripted shopper of mixed skill, as real ones are; where demonstrations come from.
+
+Each episode draws a person: how much of the instruction goes into the query, whether results are compared or the
+first one is taken, how reliably options are chosen, how curious the person is. `EXPERT` does everything right.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from .env import WebShopEnv
+
+
+@dataclass(frozen=True)
+class Person:
+    """Habits of one shopper; every field is a probability.
+
+    full_query: all the wanted attributes go into the query; some_query: one of them; else only the kind of product.
+    compares: opens the result that shows most of what is wanted, instead of the first one.
+    pages_on: looks at the next page while the product wanted is not in sight (twice at most).
+    chooses: clicks a wanted option, each time; mistakes: takes another value instead.
+    reads: has a look at the description or features before buying.
+    """
+
+    full_query: float
+    some_query: float
+    compares: float
+    pages_on: float
+    chooses: float
+    mistakes: float
+    reads: float
+
+
+EXPERT = Person(full_query=1.0, some_query=0.0, compares=1.0, pages_on=1.0, chooses=1.0, mistakes=0.0, reads=0.0)
+CROWD = Person(full_query=0.2, some_query=0.4, compares=0.6, pages_on=0.35, chooses=0.85, mistakes=0.08, reads=0.12)
+"""The people whose sessions the recipes learn from: about four in ten buy exactly what was asked for."""
+
+
+class Demonstrator:
+    """Chooses actions for a `WebShopEnv`, knowing its goal.
+
+    Args:
+        person: the habits. The default shopper is as good and as bad as `CROWD`.
+        seed: with the episode number, fixes everything the shopper does.
+    """
+
+    def __init__(self, person: Person = CROWD, seed: int = 0) -> None:
+        self.person = person
+        self.seed = seed
+        self.start_episode(0)
+
+    def start_episode(self, episode: int) -> None:
+        """Become a new person."""
+        self._rng = random.Random(f"demonstrator/{self.seed}/{episode}")
+        self._compares = self._flip(self.person.compares)
+        self._pages_left = 2 if self._flip(self.person.pages_on) else 0
+        self._reads = self._flip(self.person.reads)
+        self._todo: list[str] | None = None
+
+    def act(self, env: WebShopEnv) -> str:
+        """Return the next action in the state the environment is in."""
+        clickables: list[str] = env.available_actions["clickables"]
+        if "search" in clickables:
+            return f"search[{self._query(env)}]"
+        if "buy now" in clickables:
+            return self._on_item(env, clickables)
+        results = [c for c in clickables if c.upper() in env.shop.catalog]
+        if results:
+            return self._on_results(env, results)
+        return "click[< prev]"
+
+    def _flip(self, probability: float) -> bool:
+        return self._rng.random() < probability
+
+    def _query(self, env: WebShopEnv) -> str:
+        product = env.shop.catalog[env.goal.asin]
+        draw = self._rng.random()
+        if draw < self.person.full_query:
+            words = list(env.goal.attributes)
+        elif draw < self.person.full_query + self.person.some_query:
+            words = [self._rng.choice(list(env.goal.attributes))]
+        else:
+            words = []
+        return " ".join([*words, product.query])
+
+    def _on_results(self, env: WebShopEnv, results: list[str]) -> str:
+        target = env.goal.asin.lower()
+        if not self._compares:
+            return f"click[{results[0].upper()}]"
+        if target in results:
+            return f"click[{target.upper()}]"
+        if self._pages_left:
+            self._pages_left -= 1
+            return "click[next >]"
+        wanted = [a.lower() for a in env.goal.attributes]
+        shown = [sum(a in env.shop.catalog[r.upper()].title.lower() for a in wanted) for r in results]
+        return f"click[{results[shown.index(max(shown))].upper()}]"
+
+    def _on_item(self, env: WebShopEnv, clickables: list[str]) -> str:
+        if self._reads:
+            self._reads = False
+            return f"click[{self._rng.choice(('description', 'features'))}]"
+        if self._todo is None:
+            self._todo = self._choices(env, clickables)
+        if self._todo:
+            return f"click[{self._todo.pop(0)}]"
+        return "click[buy now]"
+
+    def _choices(self, env: WebShopEnv, clickables: list[str]) -> list[str]:
+        """The option values this person clicks on this product, in the order of the page."""
+        wanted = list(env.goal.options.values()) if isinstance(env.goal.options, dict) else list(env.goal.options)
+        product = env.shop.catalog[env.current_asin]
+        chosen = []
+        for values in product.options.values():
+            right = [v for v in values if v in wanted and v in clickables]
+            if right and self._flip(self.person.mistakes):
+                chosen.append(self._rng.choice([v for v in values if v in clickables]))
+            elif right and self._flip(self.person.chooses):
+                chosen.append(right[0])
+        return chosen

@@ -1,0 +1,179 @@
+"""One shopper's visit: which page is shown, and what an action does to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from .catalog import Product
+from .goals import Goal
+from .pages import BACK_TO_SEARCH, BUY_NOW, NEXT, PREVIOUS, PRODUCTS_PER_PAGE, SUB_PAGES, ObservationMode, Page
+from .reward import RewardInfo
+from .shop import Shop, SpecialSearchError
+
+ADDRESS = "http://127.0.0.1:3000"
+"""Where the original's text mode pretends to be; its text_rich reads the page's address."""
+
+_INDEX = Page("index")
+_PLACES = ("search_results", "item_page", "item_sub_page", "done")
+_MAX_QUOTED = 80
+
+
+class ActionError(ValueError):
+    """The action does nothing here; the message says why, for the agent to read."""
+
+
+def parse_action(action: str) -> tuple[str, str] | None:
+    """Split ``name[argument]`` as the original's ``(.+)\\[(.+)\\]`` does, in linear time; None if it is not one."""
+    line = action.partition("\n")[0]
+    end = line.rfind("]")
+    start = line.rfind("[", 1, end - 1) if end > 2 else -1
+    return (line[:start], line[start + 1 : end]) if start > 0 else None
+
+
+class Session:
+    """A visit to the shop with one goal. `act` changes it; an action that does nothing raises `ActionError`.
+
+    page: the page that is shown. reward: of the purchase, once there is one.
+    """
+
+    def __init__(self, shop: Shop, goal: Goal) -> None:
+        self.shop, self.goal, self._texts = shop, goal, shop.texts
+        self.reward: RewardInfo | None = None
+        self._open_index()
+
+    def _open_index(self) -> None:
+        self.keywords: list[str] = []
+        self.number = 0
+        self.asin: str | None = None
+        self.visited: set[str] = set()
+        self.options: dict[str, str] = {}
+        self.page = _INDEX
+        self.url = f"{ADDRESS}/{self.goal.goal_id}"
+
+    def act(self, action: str) -> None:
+        """Do `action`.
+
+        Raises:
+            ActionError: it is not an action, or not one for this page. The page stays as it is.
+        """
+        if self.page.kind == "done" and self.shop.compat.over_when_done:
+            raise ActionError("The purchase is made; nothing more can be done.")
+        parsed = parse_action(action)
+        if parsed is None:
+            raise ActionError(f"{_quote(action)} is not an action. Write search[keywords] or click[value].")
+        name, argument = parsed[0], parsed[1].lower()
+        if name == "search":
+            self._show_results(argument.split(" "), 1)
+        elif name == "click":
+            if argument == "search" or argument not in self.clickables:
+                raise ActionError(self._cannot_click(argument))
+            self._click(argument)
+        else:
+            raise ActionError(f"There is no action {_quote(name)}. Write search[keywords] or click[value].")
+
+    @property
+    def clickables(self) -> tuple[str, ...]:
+        return self._texts.clickables(self.page)
+
+    def _cannot_click(self, argument: str) -> str:
+        if argument == "search" and self.page.kind == "index":
+            return "To search, write search[keywords]."
+        return f"{_quote(argument)} cannot be clicked on this page."
+
+    def _click(self, argument: str) -> None:
+        if argument == BUY_NOW:
+            self._buy()
+        elif argument == BACK_TO_SEARCH:
+            self._open_index()
+        elif argument == NEXT and self._place == "search_results":
+            self._show_results(self.keywords, self.number + 1)
+        elif argument == PREVIOUS and self._place == "search_results":
+            self._show_results(self.keywords, self.number - 1)
+        elif argument == PREVIOUS and self._place == "item_page":
+            self._show_results(self.keywords, self.number)
+        elif argument in SUB_PAGES:
+            product = self._current_product()
+            self.page = Page("sub", product=product, chosen=dict(self.options), sub_page=argument)
+            self.url = self._address("item_sub_page", SUB_PAGES[argument], str(self.options))
+        else:
+            self._choose(argument)
+
+    @property
+    def _place(self) -> str:
+        """Where the visitor is, by the page shown or, as the original has it, by the words in its address."""
+        if self.shop.compat.page_from_state:
+            kinds = {"index": "", "results": "search_results", "item": "item_page", "sub": "item_sub_page"}
+            return kinds.get(self.page.kind, "done")
+        return next((place for place in _PLACES if place in self.url), "")
+
+    def _show_results(self, keywords: list[str], number: int) -> None:
+        # the original forgets product and options before it searches, also when the search then fails
+        self.keywords, self.number, self.asin, self.options = keywords, number, None, {}
+        try:
+            found = self.shop.find(keywords)
+        except SpecialSearchError as error:
+            raise ActionError(str(error)) from None
+        shown = found[(number - 1) * PRODUCTS_PER_PAGE : number * PRODUCTS_PER_PAGE]
+        self.page = Page("results", products=shown, number=number, total=len(found))
+        self.url = f"{ADDRESS}/search_results/{self.goal.goal_id}/{'+'.join(keywords)}/{number}"
+
+    def _choose(self, argument: str) -> None:
+        """Open a listed product, choose an option, or come back from a sub page."""
+        if self.page.kind == "results":
+            self.asin = next(p.asin for p in self.page.products if p.asin.lower() == argument)
+            self.visited.add(self.asin)
+        elif self.page.product is not None and self.page.kind == "item":
+            # of equal texts in several option types the last one counts, as in the original
+            for name, values in self.page.product.options.items():
+                if argument in values:
+                    chosen = name
+            self.options[chosen] = argument
+        product = self._current_product()
+        self.page = Page("item", product=product, chosen=dict(self.options))
+        self.url = self._address("item_page", json.dumps(self.options))
+
+    def _current_product(self) -> Product:
+        if self.asin is None:
+            raise ActionError("The last search failed and closed this product. Go back to search.")
+        return self.shop.catalog[self.asin]
+
+    def _address(self, place: str, *tail: str) -> str:
+        head = f"{ADDRESS}/{place}/{self.goal.goal_id}/{self.asin}/{'+'.join(self.keywords)}/{self.number}/"
+        return head + "/".join(tail)
+
+    def _buy(self) -> None:
+        product = self._current_product()
+        self.reward = self.shop.reward(self.goal, product.asin, self.options)
+        self.page = Page("done", product=product, chosen=dict(self.options), score=self.reward.total)
+        self.url = f"{ADDRESS}/done/{self.goal.goal_id}/{product.asin}/{self.options}"
+
+    def key(self) -> str:
+        """Return a text that is equal for equal states of equal goals."""
+        page = self.page
+        asin = page.product.asin if page.product is not None else ""
+        visited = ",".join(sorted(self.visited))
+        chosen = json.dumps(self.options, sort_keys=True) if self.options else ""
+        return f"{self.goal.goal_id}|{page.kind}{page.sub_page}|{asin}|{chosen}|{visited}|{self.number}|{' '.join(self.keywords)}"
+
+    def observation(self, mode: ObservationMode) -> str:
+        """Return the page as text."""
+        if mode == "text":
+            return self._texts.text(self.page, self.goal.instruction)
+        return self._texts.rich(self.page, self.goal.instruction, self._clicked(), self.visited)
+
+    def _clicked(self) -> set[tuple[str, str]]:
+        product = self.page.product
+        if self.page.kind != "item" or product is None:
+            return set()
+        chosen: Mapping[str, str] = self.page.chosen or {}
+        if self.shop.compat.clicked_from_state:
+            return set(chosen.items())
+        if not chosen and '"' not in self.url:
+            return set()
+        pairs = ((name, value) for name, values in product.options.items() for value in values)
+        return {(name, value) for name, value in pairs if f'"{value}"' in self.url}
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 3] + "...")
