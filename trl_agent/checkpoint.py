@@ -1,7 +1,7 @@
 """Checkpoint folders that are complete or not there at all.
 
-A checkpoint is written into a hidden folder beside its place, flushed to the disk and renamed, so whatever ends
-the process, a folder called ``checkpoint-<update>`` can be loaded. Nothing in it is read with pickle.
+A checkpoint is written into a hidden folder beside its place, flushed to the disk and renamed, so whatever
+ends the process, a folder called ``checkpoint-<update>`` can be loaded. Nothing in it is read with pickle.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def claim_output_dir(
         kind = "a finished run" if (folder / FINAL).exists() else "an unfinished run"
         raise CheckpointError(
             f"{folder} holds {kind} ({', '.join(path.name for path in left[-4:])}): set "
-            "resume_from_checkpoint=True to continue it, overwrite_output_dir=True to remove it, or choose another output_dir"
+            "resume_from_checkpoint=True to continue it, overwrite_output_dir=True to remove it, or choose "
+            "another output_dir"
         )
     for path in left:
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import torch
 from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_tf32_available
-from trl.experimental.ppo import PPOConfig
+
+from trl_agent._compat import PPOConfig
 
 _HONOURED = """
     output_dir run_name project seed use_cpu ddp_backend ddp_timeout resume_from_checkpoint disable_tqdm
@@ -85,7 +86,7 @@ class AgentPPOConfig(PPOConfig):
     lr_scheduler_type: str = field(default="constant", metadata={"help": "Schedule over updates."})
     logging_steps: float = field(default=1, metadata={"help": "Updates between two logs."})
     save_steps: float = field(default=20, metadata={"help": "Updates between two checkpoints."})
-    gradient_checkpointing: bool | None = field(
+    gradient_checkpointing: bool | None = field(  # type: ignore[assignment]
         default=None, metadata={"help": "Recompute activations in backward: less memory, about 20%% slower."}
     )
     per_device_train_batch_size: int = field(
@@ -98,7 +99,7 @@ class AgentPPOConfig(PPOConfig):
         default=0.05,
         metadata={"help": "Weight of the KL penalty to the reference (the first one, if 'auto'); 0 = none."},
     )
-    kl_estimator: Literal["k1", "k2", "k3"] = field(
+    kl_estimator: Literal["k1", "k2", "k3"] = field(  # type: ignore[assignment]
         default="k1",
         metadata={"help": "Estimator of the KL per token (http://joschu.net/blog/kl-approx.html)."},
     )
@@ -162,8 +163,8 @@ class AgentPPOConfig(PPOConfig):
     target_kl: float | None = field(
         default=6.0,
         metadata={
-            "help": "Nats per episode. An update's epochs stop when the policy has moved this far; also the target "
-            "of kl_control='auto'. None = never stop."
+            "help": "Nats per episode. An update's epochs stop when the policy moved this far; also the "
+            "target of kl_control='auto'. None = never stop."
         },
     )
     bc_coef: float = field(default=0.0, metadata={"help": "Weight of the BC loss on offline_trajectories."})

@@ -61,6 +61,15 @@ def test_a_scheduler_reaches_both_parts():
     assert {group["lr"] for group in optimizer.inner["adamw"].param_groups} == {0.5}
 
 
+def test_learning_rates_by_name():
+    net = Net()
+    optimizer = muon_with_adamw(
+        net, lr=1e-3, muon_lr=0.1, lr_multiplier=lambda name: 5.0 if "hidden" in name else 1.0
+    )
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert rates == {id(net.embed_tokens.weight): 1e-3, id(net.hidden.weight): 0.5, id(net.hidden.bias): 5e-3}
+
+
 def test_state_survives_a_weights_only_file_to_the_bit():
     net = Net()
     optimizer = muon_with_adamw(net, lr=1e-2)

@@ -16,6 +16,9 @@ NOT_HIDDEN = ("embed", "wte", "wpe", "lm_head", "value_head", "score", "classifi
 """Names of matrices that are 2-D but map to or from vocabulary or scalars: Muon is not meant for them."""
 
 
+ParamGroup = dict[str, Any]
+
+
 class MuonWithAdamW(Optimizer):
     """One `torch.optim.Optimizer` that steps a Muon for some groups and an AdamW for the others.
 
@@ -24,19 +27,19 @@ class MuonWithAdamW(Optimizer):
     tensors and numbers only, so `torch.load(weights_only=True)` reads it.
 
     Args:
-        muon_params: 2-D matrices.
-        adamw_params: everything else.
-        lr: AdamW's learning rate.
-        muon_lr: Muon's learning rate (0.02 is Muon's usual value, and rarely needs tuning).
-        weight_decay: of both.
+        muon_params: 2-D matrices, or parameter groups of them.
+        adamw_params: everything else, as parameters or groups.
+        lr: AdamW's learning rate, for groups that have none of their own.
+        muon_lr: Muon's learning rate, likewise (0.02 is Muon's usual value, and rarely needs tuning).
+        weight_decay: of both, for groups that have none of their own.
         betas: AdamW's.
         momentum: Muon's.
     """
 
     def __init__(
         self,
-        muon_params: Iterable[nn.Parameter],
-        adamw_params: Iterable[nn.Parameter],
+        muon_params: Iterable[nn.Parameter | ParamGroup],
+        adamw_params: Iterable[nn.Parameter | ParamGroup],
         *,
         lr: float,
         muon_lr: float,
@@ -44,14 +47,15 @@ class MuonWithAdamW(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         momentum: float = 0.95,
     ) -> None:
-        matrices, rest = list(muon_params), list(adamw_params)
+        matrices: list[Any] = list(muon_params)
+        rest: list[Any] = list(adamw_params)
         if not matrices and not rest:
             raise ValueError("MuonWithAdamW got no parameter; is everything frozen?")
         self.inner: dict[str, Optimizer] = {}
         if matrices:
             self.inner["muon"] = Muon(matrices, lr=muon_lr, weight_decay=weight_decay, momentum=momentum)
         if rest:
-            self.inner["adamw"] = AdamW(_decay_groups(rest, weight_decay), lr=lr, betas=betas)
+            self.inner["adamw"] = AdamW(rest, lr=lr, weight_decay=weight_decay, betas=betas)
         super().__init__([group for inner in self.inner.values() for group in inner.param_groups], {})
         # Optimizer.__init__ copies the list but keeps the dicts, so a scheduler that writes group["lr"]
         # reaches the optimizer that owns the group.
@@ -91,7 +95,11 @@ class MuonWithAdamW(Optimizer):
 
 
 def muon_with_adamw(
-    model: nn.Module, lr: float, muon_lr: float = 0.02, weight_decay: float = 0.0
+    model: nn.Module,
+    lr: float,
+    muon_lr: float = 0.02,
+    weight_decay: float = 0.0,
+    lr_multiplier: Callable[[str], float] | None = None,
 ) -> MuonWithAdamW:
     """Split a model's trainable parameters: 2-D hidden matrices to Muon, the rest to AdamW.
 
@@ -103,23 +111,20 @@ def muon_with_adamw(
         lr: AdamW's learning rate.
         muon_lr: Muon's learning rate.
         weight_decay: of both.
+        lr_multiplier: parameter name -> factor on its learning rate; None = 1 for all.
     """
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    matrices: list[nn.Parameter] = []
-    rest: list[nn.Parameter] = []
+    matrices: dict[tuple[float, float], list[nn.Parameter]] = {}
+    rest: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         outer = id(parameter) in embeddings or any(part in name for part in NOT_HIDDEN)
-        (rest if outer or parameter.ndim != 2 else matrices).append(parameter)
-    return MuonWithAdamW(matrices, rest, lr=lr, muon_lr=muon_lr, weight_decay=weight_decay)
+        groups, rate = (rest, lr) if outer or parameter.ndim != 2 else (matrices, muon_lr)
+        key = (rate * (lr_multiplier(name) if lr_multiplier else 1.0), weight_decay * (parameter.ndim >= 2))
+        groups.setdefault(key, []).append(parameter)
+    return MuonWithAdamW(_param_groups(matrices), _param_groups(rest), lr=lr, muon_lr=muon_lr)
 
 
-def _decay_groups(parameters: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    decayed = [p for p in parameters if p.ndim >= 2]
-    plain = [p for p in parameters if p.ndim < 2]
-    groups = [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": plain, "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+def _param_groups(groups: dict[tuple[float, float], list[nn.Parameter]]) -> list[ParamGroup]:
+    return [{"params": params, "lr": lr, "weight_decay": decay} for (lr, decay), params in groups.items()]
