@@ -1,0 +1,103 @@
+"""What a checkpoint folder holds, and how a run continues from it.
+
+Layout: the policy as `save_pretrained` writes it (plain Transformers or PEFT load the folder), the tokenizer,
+``value_head.safetensors``, and the state of the training: ``trainer_state.json`` (Transformers' own),
+``agent_state.json`` (counters, KL controller, cost), ``optimizer.pt`` (with the scheduler and the loss scaler) and
+``rng_state.pt`` (one entry a rank).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel, set_peft_model_state_dict
+from safetensors.torch import load_file
+from transformers import PreTrainedTokenizerBase
+
+from trl_agent.checkpoint import CheckpointError, load_tensors
+from trl_agent.modeling import ActorCritic
+
+AGENT_STATE = "agent_state.json"
+TRAINER_STATE = "trainer_state.json"
+OPTIMIZER = "optimizer.pt"
+RNG_STATE = "rng_state.pt"
+
+
+def write_model(folder: Path, actor: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write policy, tokenizer and value head."""
+    policy = actor.policy
+    if isinstance(policy, PeftModel):
+        policy.save_pretrained(str(folder), selected_adapters=[policy.active_adapter])
+    else:
+        policy.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    actor.save_value_head(folder)
+
+
+def load_model(folder: Path, actor: ActorCritic) -> None:
+    """Read into `actor` what `write_model` wrote, to the bit.
+
+    Raises:
+        CheckpointError: the folder holds no model, or one of another shape or kind.
+    """
+    policy = actor.policy
+    try:
+        if isinstance(policy, PeftModel):
+            _load_adapter(folder, policy)
+        else:
+            saved = type(policy).from_pretrained(folder, dtype=policy.dtype)
+            policy.load_state_dict(saved.state_dict())
+        actor.load_value_head(folder)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder} cannot be loaded into {type(policy).__name__} ({error}); resume with the model and the "
+            "options that the run was started with, or from another checkpoint"
+        ) from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2), encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Raises CheckpointError: the file is missing or damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); resume from another checkpoint") from error
+
+
+def write_optimizer(
+    folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any, scaler: torch.amp.GradScaler | None
+) -> None:
+    state = {"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
+    if scaler is not None:
+        state["scaler"] = scaler.state_dict()
+    torch.save(state, folder / OPTIMIZER)
+
+
+def load_optimizer(
+    folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any, scaler: torch.amp.GradScaler | None
+) -> None:
+    """Raises CheckpointError: missing, damaged, or of another optimizer."""
+    state = load_tensors(folder / OPTIMIZER)
+    try:
+        optimizer.load_state_dict(state["optimizer"])
+        scheduler.load_state_dict(state["scheduler"])
+        if scaler is not None:
+            scaler.load_state_dict(state["scaler"])
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder / OPTIMIZER} does not fit ({error}); resume with the optimizer, precision and model that "
+            "the run was started with"
+        ) from error
+
+
+def _load_adapter(folder: Path, policy: PeftModel) -> None:
+    weights = load_file(folder / "adapter_model.safetensors")
+    result = set_peft_model_state_dict(policy, weights, adapter_name=policy.active_adapter)
+    if result.unexpected_keys:
+        raise ValueError(f"the adapter has weights that the policy has not: {result.unexpected_keys[:3]}")
