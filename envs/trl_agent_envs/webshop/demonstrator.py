@@ -60,7 +60,7 @@ class Demonstrator:
 
     def act(self, env: WebShopEnv) -> str:
         """Return the next action in the state the environment is in."""
-        clickables: list[str] = env.available_actions["clickables"]
+        clickables = list(env.session.clickables)
         if "search" in clickables:
             return f"search[{self._query(env)}]"
         if "buy now" in clickables:
@@ -74,18 +74,18 @@ class Demonstrator:
         return self._rng.random() < probability
 
     def _query(self, env: WebShopEnv) -> str:
-        product = env.shop.catalog[env.goal.asin]
+        product = env.shop.catalog[env.session.goal.asin]
         draw = self._rng.random()
         if draw < self.person.full_query:
-            words = list(env.goal.attributes)
+            words = list(env.session.goal.attributes)
         elif draw < self.person.full_query + self.person.some_query:
-            words = [self._rng.choice(list(env.goal.attributes))]
+            words = [self._rng.choice(list(env.session.goal.attributes))]
         else:
             words = []
         return " ".join([*words, product.query])
 
     def _on_results(self, env: WebShopEnv, results: list[str]) -> str:
-        target = env.goal.asin.lower()
+        target = env.session.goal.asin.lower()
         if not self._compares:
             return f"click[{results[0].upper()}]"
         if target in results:
@@ -93,7 +93,7 @@ class Demonstrator:
         if self._pages_left:
             self._pages_left -= 1
             return "click[next >]"
-        wanted = [a.lower() for a in env.goal.attributes]
+        wanted = [a.lower() for a in env.session.goal.attributes]
         shown = [sum(a in env.shop.catalog[r.upper()].title.lower() for a in wanted) for r in results]
         return f"click[{results[shown.index(max(shown))].upper()}]"
 
@@ -109,8 +109,8 @@ class Demonstrator:
 
     def _choices(self, env: WebShopEnv, clickables: list[str]) -> list[str]:
         """The option values this person clicks on this product, in the order of the page."""
-        wanted = list(env.goal.options.values()) if isinstance(env.goal.options, dict) else list(env.goal.options)
-        product = env.shop.catalog[env.current_asin]
+        wanted = list(env.session.goal.options.values()) if isinstance(env.session.goal.options, dict) else list(env.session.goal.options)
+        product = env.session.page.product
         chosen = []
         for values in product.options.values():
             right = [v for v in values if v in wanted and v in clickables]

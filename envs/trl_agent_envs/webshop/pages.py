@@ -213,7 +213,7 @@ def _sub_nodes(page: Page) -> list[_Node]:
     if page.sub_page == "description":
         return [(page.product.description, "plain")]
     if page.sub_page == "features":
-        return [(f" {point} ", "plain") for point in page.product.bullet_points]
+        return [(f" {point}", "plain") for point in page.product.bullet_points]
     return []
 
 

@@ -18,7 +18,7 @@ MAX_TOKEN_LENGTH = 255
 
 # Unicode word boundaries (UAX #29) as far as product text needs them. Python's `\w` counts superscripts and
 # fractions as letters, UAX #29 does not; marks and format characters stick to what precedes them.
-_NOT_LETTERS = "\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2079\u2080-\u2089\u2150-\u215f\u2460-\u249b\u2776-\u2793"
+_NOT_LETTERS = "\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2079\u2080-\u2089\u2150-\u215f\u2460-\u249b\u2776-\u2793\uff9e\uff9f"
 _SINGLE = (
     "\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3040-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0002fa1f"
@@ -26,7 +26,7 @@ _SINGLE = (
 _KATAKANA = "\u3031-\u3035\u309b\u309c\u30a0-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9d"
 _MARKS = (
     "\u00ad\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u064b-\u065f\u0900-\u0903\u093a-\u094f\u1ab0-\u1aff"
-    "\u1dc0-\u1dff\u200c-\u200f\u20d0-\u20f0\u3099\u309a\ufe00-\ufe0f\ufe20-\ufe2f"
+    "\u1dc0-\u1dff\u200c-\u200f\u20d0-\u20f0\u3099\u309a\ufe00-\ufe0f\ufe20-\ufe2f\uff9e\uff9f"
 )
 _PICTURES = (
     "\u00a9\u00ae\u203c\u2049\u2122\u2139\u2194-\u2199\u21a9\u21aa\u231a\u231b\u2328\u2388\u23cf\u23e9-\u23f3"
@@ -39,6 +39,7 @@ _PICTURES = (
     "\U0001f546-\U0001f64f\U0001f680-\U0001f6ff\U0001f774-\U0001f77f\U0001f7d5-\U0001f7ff\U0001f90c-\U0001f93a"
     "\U0001f93c-\U0001f945\U0001f947-\U0001fffd"
 )
+_TONES = "\u20e3\ufe0e\ufe0f\U0001f3fb-\U0001f3ff"
 _X = f"[{_MARKS}]*"
 _LETTER = f"(?:[^\\W\\d_{_NOT_LETTERS}{_SINGLE}{_KATAKANA}{_PICTURES}]{_X})"
 _DIGIT = f"(?:\\d{_X})"
@@ -47,11 +48,12 @@ _MID_DIGIT = f"[.'’‘․﹒＇．,;;։،؍٬⁄︐︔﹐﹔，；]{_X}"
 _CHUNK = f"(?:{_LETTER}+(?:{_MID_LETTER}{_LETTER}+)*|{_DIGIT}+(?:{_MID_DIGIT}{_DIGIT}+)*|[_‿⁀⁔]+)"
 _UNICODE_TOKEN = re.compile(
     f"{_CHUNK}+|[{_KATAKANA}]+|[{_SINGLE}]{_X}|[\U0001f1e6-\U0001f1ff]{{2}}"
-    f"|[{_PICTURES}][{_MARKS}\U0001f3fb-\U0001f3ff]*(?:\u200d[{_PICTURES}][{_MARKS}]*)*"
+    f"|[{_PICTURES}][{_TONES}]*(?:\u200d[{_PICTURES}][{_TONES}]*)*"
 )
 _ASCII_TOKEN = re.compile(
     r"(?:[A-Za-z]+(?:[.':][A-Za-z]+)*|[0-9]+(?:[.',;][0-9]+)*|_+)+"
 )
+_UNDERSCORES = "_‿⁀⁔"
 _POSSESSIVE = ("'s", "'S", "’s", "’S", "＇s", "＇S")
 _STEMMER = Stemmer.Stemmer("porter", 0)
 _VOWELS = frozenset("aeiou")
@@ -72,6 +74,8 @@ def tokenize(text: str) -> list[str]:
 
 
 def _term(raw: str) -> str:
+    if not raw.strip(_UNDERSCORES):  # Lucene keeps underscores inside a token only
+        return ""
     if raw.endswith(_POSSESSIVE):
         raw = raw[:-2]
     word = "".join(map(_lower, raw)) if not raw.isascii() else raw.lower()
