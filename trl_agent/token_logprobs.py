@@ -35,21 +35,17 @@ class LogitTransform:
     temperature: float = 1.0
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return z in fp32; may reuse the memory of `logits` when no gradient is recorded."""
+        """Return z in fp32."""
         z = logits.float()
         if self.softcap is not None:
             return torch.tanh(z * (self.scale / self.softcap)) * (self.softcap / self.temperature)
         factor = self.scale / self.temperature
-        if factor == 1.0:
-            return z
-        return z * factor if torch.is_grad_enabled() else z.mul_(factor)
+        return z if factor == 1.0 else z * factor
 
-    def backward_(self, grad_z: Tensor, z: Tensor) -> Tensor:
-        """Turn the gradient of z into that of the logits, in place."""
-        if self.softcap is not None:
-            tanh = z * (self.temperature / self.softcap)
-            grad_z.mul_(1.0 - tanh.square_())
-        return grad_z.mul_(self.scale / self.temperature)
+    def softcap_slope(self, logits: Tensor) -> Tensor:
+        """Return d (softcap * tanh(u / softcap)) / d u at u = scale * logits."""
+        assert self.softcap is not None
+        return 1.0 - torch.tanh(logits.float() * (self.scale / self.softcap)).square_()
 
 
 def token_logprobs(
@@ -99,20 +95,6 @@ def _is_plain_linear(head: nn.Module) -> bool:
     )
 
 
-def _statistics(z: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return log p(targets), log sum exp and entropy, each (C,), of z (C, V). One more (C, V) buffer is
-    used.
-    """
-    top = z.amax(dim=-1, keepdim=True)
-    exp = z.sub(top).exp_()
-    total = exp.sum(dim=-1)
-    lse = top.squeeze(-1) + total.log()
-    logprobs = z.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - lse
-    # Rounding can put the entropy of a certain choice a hair below 0.
-    entropy = (lse - exp.mul_(z).sum(dim=-1) / total).clamp_(min=0.0) if with_entropy else None
-    return logprobs, lse, entropy
-
-
 class _LinearLogprobs(torch.autograd.Function):
     """(hidden, weight, bias) -> (logprobs, entropy); logits live one chunk at a time.
 
@@ -131,19 +113,20 @@ class _LinearLogprobs(torch.autograd.Function):
         with_entropy: bool,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor | None]:
-        keep = hidden.shape[0] * weight.shape[0] <= DENSE_ELEMENTS
-        rows = max(1, hidden.shape[0]) if keep else chunk_size
-        h, w, b = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-        logprobs, lse = (torch.empty(hidden.shape[0], device=hidden.device) for _ in range(2))
-        entropy = torch.empty_like(lse) if with_entropy else None
-        z = None
-        for start in range(0, hidden.shape[0], rows):
+        num_rows = hidden.shape[0]
+        keep = num_rows * weight.shape[0] <= DENSE_ELEMENTS
+        rows = max(1, num_rows) if keep else chunk_size
+        h, w, b = _cast(dtype, hidden, weight, bias)
+        logprobs = torch.empty(num_rows, device=hidden.device)
+        entropy = torch.empty_like(logprobs) if with_entropy else None
+        log_p: Tensor | None = None
+        for start in range(0, num_rows, rows):
             span = slice(start, start + rows)
-            z = transform(F.linear(h[span], w, b))
-            logprobs[span], lse[span], chunk_entropy = _statistics(z, targets[span], with_entropy)
-            if entropy is not None and chunk_entropy is not None:
-                entropy[span] = chunk_entropy
-        ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, z if keep else None)
+            log_p = _log_p(h[span], w, b, transform)
+            logprobs[span] = log_p.gather(-1, targets[span].unsqueeze(-1)).squeeze(-1)
+            if entropy is not None:
+                entropy[span] = _entropy(log_p)
+        ctx.save_for_backward(hidden, weight, bias, targets, entropy, log_p if keep else None)
         ctx.transform, ctx.rows, ctx.dtype = transform, rows, dtype
         ctx.set_materialize_grads(False)
         return logprobs, entropy
@@ -153,28 +136,28 @@ class _LinearLogprobs(torch.autograd.Function):
     def backward(
         ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, lse, entropy, kept = ctx.saved_tensors
+        hidden, weight, bias, targets, entropy, kept = ctx.saved_tensors
+        transform: LogitTransform = ctx.transform
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
-        dtype, num_rows = ctx.dtype, hidden.shape[0]
         grad_hidden = torch.empty_like(hidden) if need_hidden else None
-        grad_weight = (
-            torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if need_weight else None
-        )
-        grad_bias = (
-            torch.zeros(weight.shape[0], device=weight.device) if need_bias and bias is not None else None
-        )
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if need_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if need_bias else None
         if grad_logprobs is None:
-            grad_logprobs = torch.zeros_like(lse)
+            grad_logprobs = torch.zeros(hidden.shape[0], device=hidden.device)
         with torch.autocast(hidden.device.type, enabled=False):
-            h, w, b = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-            for start in range(0, num_rows, ctx.rows):
+            h, w, b = _cast(ctx.dtype, hidden, weight, bias)
+            for start in range(0, hidden.shape[0], ctx.rows):
                 span = slice(start, start + ctx.rows)
-                z = kept if kept is not None else ctx.transform(F.linear(h[span], w, b))
-                ge = None if grad_entropy is None else (grad_entropy[span], entropy[span])
-                grad = _grad_logits(z, targets[span], lse[span], grad_logprobs[span], ge, ctx.transform)
+                log_p = kept.clone() if kept is not None else _log_p(h[span], w, b, transform)
+                of_entropy = None if grad_entropy is None else (grad_entropy[span], entropy[span])
+                grad = _grad_z(log_p, targets[span], grad_logprobs[span], of_entropy)
+                del log_p
+                if transform.softcap is not None:
+                    grad.mul_(transform.softcap_slope(F.linear(h[span], w, b)))
+                grad.mul_(transform.scale / transform.temperature)
                 if grad_bias is not None:
                     grad_bias += grad.sum(dim=0)
-                grad = grad.to(dtype)
+                grad = grad.to(ctx.dtype)
                 if grad_hidden is not None:
                     grad_hidden[span] = grad @ w
                 if grad_weight is not None:
@@ -182,25 +165,34 @@ class _LinearLogprobs(torch.autograd.Function):
         return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
 
 
-def _grad_logits(
-    z: Tensor,
-    targets: Tensor,
-    lse: Tensor,
-    grad_logprobs: Tensor,
-    entropy_term: tuple[Tensor, Tensor] | None,
-    transform: LogitTransform,
+def _cast(
+    dtype: torch.dtype, hidden: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    return hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
+def _log_p(hidden: Tensor, weight: Tensor, bias: Tensor | None, transform: LogitTransform) -> Tensor:
+    """(C, H) -> (C, V) fp32. At most two (C, V) buffers exist at once."""
+    return transform(F.linear(hidden, weight, bias)).log_softmax(dim=-1)
+
+
+def _entropy(log_p: Tensor) -> Tensor:
+    """(C, V) -> (C,). Rounding would put a certain choice a hair below 0."""
+    return log_p.exp().mul_(log_p).sum(dim=-1).neg_().clamp_(min=0.0)
+
+
+def _grad_z(
+    log_p: Tensor, targets: Tensor, grad_logprobs: Tensor, of_entropy: tuple[Tensor, Tensor] | None
 ) -> Tensor:
-    """Return the gradient of the raw logits, (C, V). `entropy_term` is (gradient of the entropy, entropy)."""
-    grad = grad_logprobs.unsqueeze(-1)
-    logp = z - lse.unsqueeze(-1)
-    if entropy_term is None:
-        result = logp.exp_().mul_(-grad)
+    """Gradient of z, (C, V). `of_entropy` is (gradient of the entropy, entropy). Overwrites `log_p`."""
+    grad_logprobs = grad_logprobs.unsqueeze(-1)
+    result = log_p.exp()
+    if of_entropy is None:
+        result.mul_(-grad_logprobs)
     else:
-        grad_entropy, entropy = (item.unsqueeze(-1) for item in entropy_term)
-        p = logp.exp()
-        result = logp.add_(entropy).mul_(-grad_entropy).sub_(grad).mul_(p)
-    result.scatter_add_(-1, targets.unsqueeze(-1), grad)
-    return transform.backward_(result, z)
+        grad_entropy, entropy = (item.unsqueeze(-1) for item in of_entropy)
+        result.mul_(log_p.add_(entropy).mul_(-grad_entropy).sub_(grad_logprobs))
+    return result.scatter_add_(-1, targets.unsqueeze(-1), grad_logprobs)
 
 
 def _accumulate(total: Tensor, left: Tensor, right: Tensor) -> None:
