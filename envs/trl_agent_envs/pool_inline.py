@@ -38,7 +38,7 @@ class InlineBackend:
                 self._state_keys[slot] = find_state_key(env)
                 start = perf_counter()
             outcome = reset_outcome(env.reset(seed=seed, options=options), self._state_keys[slot])
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - whatever an environment raises ends its episode only
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - an environment may raise anything
             self._fail(slot, "reset", exc, perf_counter() - start)
             return
         seconds = perf_counter() - start
@@ -51,7 +51,7 @@ class InlineBackend:
         start = perf_counter()
         try:
             outcome = step_outcome(self._envs[slot].step(action), self._state_keys[slot])  # type: ignore[union-attr]
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - whatever an environment raises ends its episode only
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - an environment may raise anything
             self._fail(slot, "step", exc, perf_counter() - start)
             return
         seconds = perf_counter() - start

@@ -55,7 +55,7 @@ def failed_event(slot: int, kind: EventKind, cause: TruncationCause, error: str,
 
 
 def overran(kind: EventKind, seconds: float, timeout: float, limit: str) -> str:
-    """Return the error text of a `kind` that ran for `seconds`; `limit`, a setting of the pool, left `timeout`."""
+    """Return the error text of a `kind` that ran for `seconds` where `limit`, a setting, left `timeout`."""
     return f"the {kind} ran for {seconds:.3g} s, {limit} left it {timeout:.3g} s"
 
 
