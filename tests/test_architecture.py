@@ -43,13 +43,17 @@ LAYER_4 = {"cli"}
 GYM_BASE = {"numpy", "gymnasium"}
 # What each environment may need beyond GYM_BASE. A heavy one is an extra in pyproject.toml.
 GYM_EXTRAS = {
-    "webshop": {"bm25s", "Stemmer", "rapidfuzz"},
+    "webshop": {"bm25s", "Stemmer", "rapidfuzz", "spacy"},
     "browser": {"playwright"},
     "miniwob": {"playwright", "miniwob"},
 }
 
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py"}
 COMPAT = "trl_agent/_compat.py"
+# Both ends of the pipe between a pool and the worker that it started itself; nothing else may unpickle.
+MAY_PICKLE = {"envs/trl_agent_envs/pool_process.py", "envs/trl_agent_envs/pool_worker.py"}
+PICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+PICKLE_ERRORS = {"PickleError", "PicklingError", "UnpicklingError"}
 PRINTS = ("recipes/", "trl_agent/cli.py")
 MAY_USE_PRIVATE_OF = {"trl", "transformers"}
 
@@ -177,7 +181,8 @@ def private_violations(root: Path, path: Path, tree: ast.AST) -> Iterator[tuple[
 def habit_violations(root: Path, path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
     name = path.relative_to(root).as_posix()
     for imported in imports_of(root, path, tree):
-        if imported.top in {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}:
+        only_errors = bool(imported.names) and PICKLE_ERRORS.issuperset(imported.names)
+        if imported.top in PICKLERS and not only_errors and name not in MAY_PICKLE:
             yield imported.line, f"untrusted data never reaches {imported.top}"
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -210,19 +215,24 @@ def name_violations(root: Path) -> Iterator[str]:
             yield f"{path.relative_to(root)}: a file has one purpose and is named after it"
 
 
+def file_violations(root: Path, path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    for check in (layer_violations, private_violations, habit_violations):
+        for line, message in check(root, path, tree):
+            yield f"{path.relative_to(root).as_posix()}:{line}: {message}"
+
+
 def violations(root: Path) -> list[str]:
     """Every broken rule below `root`, as "file:line: what"."""
-    found = list(name_violations(root))
-    for path in python_files(root):
-        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        for check in (layer_violations, private_violations, habit_violations):
-            for line, message in check(root, path, tree):
-                found.append(f"{path.relative_to(root).as_posix()}:{line}: {message}")
-    return found
+    return [
+        *name_violations(root),
+        *(line for path in python_files(root) for line in file_violations(root, path)),
+    ]
 
 
 def test_the_layers_and_habits_hold() -> None:
-    assert not violations(ROOT), "\n" + "\n".join(violations(ROOT))
+    found = violations(ROOT)
+    assert not found, "\n" + "\n".join(found)
 
 
 def test_the_sources_are_read() -> None:
@@ -281,6 +291,7 @@ PLANTED = {
     "experimental import": ("trl_agent/ppo_trainer.py", "from trl.experimental.ppo import PPOTrainer"),
     "experimental import from trl": ("trl_agent/ppo_trainer.py", "from trl import experimental"),
     "pickle": ("trl_agent/batch.py", "import pickle"),
+    "pickle under another name": ("trl_agent/batch.py", "from pickle import loads, PickleError"),
     "eval": ("trl_agent/batch.py", "eval('1')"),
     "exec": ("recipes/x.py", "exec('1')"),
     "os.system": ("trl_agent/batch.py", "import os\nos.system('ls')"),
@@ -311,35 +322,31 @@ ALLOWED = {
     "compat": (COMPAT, "from trl.experimental.ppo import PPOTrainer\nfrom transformers.x import _y"),
     "recipe": ("recipes/x.py", "from trl_agent import AgentPPOTrainer\nprint(1)"),
     "cli": ("trl_agent/cli.py", "from trl_agent.ppo_trainer import X\nprint(1)"),
+    "naming pickle's errors": ("trl_agent/checkpoint.py", "from pickle import UnpicklingError"),
+    "a pool and its own worker": ("envs/trl_agent_envs/pool_worker.py", "import pickle"),
     "safe load": ("trl_agent/checkpoint.py", "import torch\ntorch.load('x', weights_only=True)"),
     "method named eval": ("trl_agent/modeling.py", "model.eval()"),
 }
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """The project's Python files, free to break."""
-    for path in python_files(ROOT):
-        target = tmp_path / path.relative_to(ROOT)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target)
-    return tmp_path
-
-
 def plant(root: Path, name: str, code: str) -> None:
+    """Append `code` to a copy of the project's file, or to a new one."""
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() and (ROOT / name).exists():
+        shutil.copy(ROOT / name, path)
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     path.write_text(f"{old}\n\n{code}\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize(("name", "code"), PLANTED.values(), ids=list(PLANTED))
-def test_a_planted_violation_is_found(copy: Path, name: str, code: str) -> None:
-    before = set(violations(copy))
-    # Modules that the planted import names must exist for `from trl_agent import module` to be told apart.
-    plant(copy, "trl_agent/batch.py", "")
-    plant(copy, name, code)
-    new = set(violations(copy)) - before
+def test_a_planted_violation_is_found(tmp_path: Path, name: str, code: str) -> None:
+    plant(
+        tmp_path, "trl_agent/batch.py", ""
+    )  # so that `from trl_agent import batch` is known to name a module
+    before = set(violations(tmp_path))
+    plant(tmp_path, name, code)
+    new = set(violations(tmp_path)) - before
     assert len(new) == 1, new
     assert new.pop().startswith(name)
 
@@ -348,3 +355,12 @@ def test_a_planted_violation_is_found(copy: Path, name: str, code: str) -> None:
 def test_what_is_allowed_is_not_reported(tmp_path: Path, name: str, code: str) -> None:
     plant(tmp_path, name, code)
     assert violations(tmp_path) == []
+
+
+def test_one_violation_planted_in_the_whole_project_is_the_one_reported(tmp_path: Path) -> None:
+    for path in python_files(ROOT):
+        plant(tmp_path, path.relative_to(ROOT).as_posix(), "")
+    before = violations(tmp_path)
+    plant(tmp_path, "envs/trl_agent_envs/core.py", "from trl_agent import trajectory")
+    (new,) = set(violations(tmp_path)) - set(before)
+    assert "layer 0 imports trl_agent of layer 1" in new

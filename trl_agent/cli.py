@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 
 def package_version() -> str:
@@ -22,7 +24,53 @@ def build_parser() -> argparse.ArgumentParser:
         prog="trl-agent", description="Train language-model agents by reinforcement learning."
     )
     parser.add_argument("--version", action="version", version=f"trl-agent {package_version()}")
+    commands = parser.add_subparsers(title="sub-commands", metavar="COMMAND")
+    _add_webshop(commands)
     return parser
+
+
+def _add_webshop(commands: Any) -> None:
+    webshop = commands.add_parser(
+        "webshop", help="the shop", description="Commands about WebShop's catalogue."
+    )
+    webshop.set_defaults(run=lambda arguments: _show_help(webshop))
+    inner = webshop.add_subparsers(title="sub-commands", metavar="COMMAND")
+    command = inner.add_parser(
+        "splits",
+        help="list the goals of the train, dev and test splits",
+        description="Count the goals and products of each split, or list the goal ids with --json. Splits "
+        "are disjoint by product.",
+    )
+    command.add_argument(
+        "--data_dir", help="folder of WebShop's data files (default: the embedded catalogue)"
+    )
+    command.add_argument("--goals", choices=["synthetic", "human"], default="synthetic", help="which goals")
+    command.add_argument("--json", action="store_true", help="print {split: [goal ids]} as JSON")
+    command.set_defaults(run=_webshop_splits)
+
+
+def _show_help(parser: argparse.ArgumentParser) -> int:
+    parser.print_help(sys.stderr)
+    return 2
+
+
+def _webshop_splits(arguments: argparse.Namespace) -> int:
+    from trl_agent_envs.webshop import CatalogError, Shop, splits
+
+    try:
+        shop = Shop.load(arguments.data_dir)
+        goals = shop.goals(arguments.goals)
+    except (CatalogError, OSError) as error:
+        print(f"trl-agent webshop splits: {error}", file=sys.stderr)
+        return 1
+    ids = splits(arguments.goals, shop)
+    if arguments.json:
+        print(json.dumps(ids))
+        return 0
+    print(f"{'split':<8}{'goals':>8}{'products':>10}")
+    for split, members in ids.items():
+        print(f"{split:<8}{len(members):>8}{len({goals[goal_id].asin for goal_id in members}):>10}")
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,8 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "run"):
-        parser.print_help(sys.stderr)
-        return 2
+        return _show_help(parser)
     status: int = arguments.run(arguments)
     return status
 
