@@ -21,8 +21,10 @@ help:
 install:
 	@.ci/make-venv .venv
 
+# Without this, `accelerate launch` leaves a process without a GPU one thread, however many cores there are.
 demo: install
-	$(BIN)/accelerate launch recipes/ppo_webshop.py $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(getconf _NPROCESSORS_ONLN)} \
+	    $(BIN)/accelerate launch recipes/ppo_webshop.py $(ARGS)
 
 test: install
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
