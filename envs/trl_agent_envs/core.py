@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import gymnasium as gym
 import numpy as np
@@ -84,7 +84,7 @@ class AgentEnv(gym.Env[str, str]):
     "async" for one that has the coroutines `areset`, `astep` and `aclose`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": [], "backend": "process"}
+    metadata: dict[str, Any] = {"render_modes": [], "backend": "process"}  # noqa: RUF012 - declared so by Gymnasium
     observation_space: Space[str] = UnicodeText()
     action_space: Space[str] = UnicodeText()
 

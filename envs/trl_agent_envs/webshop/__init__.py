@@ -1,4 +1,4 @@
-"""WebShop: a shop to search, browse and buy in. `WebShopEnv` is the environment; `Shop` the world behind it."""
+"""WebShop: a shop to search, browse and buy in. `env.WebShopEnv` is the environment, `Shop` its world."""
 
 from .catalog import Catalog, CatalogError, Product
 from .compat import Compat
@@ -8,4 +8,14 @@ from .reward import RewardInfo
 from .shop import Shop
 from .splits import splits
 
-__all__ = ["Catalog", "CatalogError", "Compat", "Goal", "Product", "RawCatalog", "RewardInfo", "Shop", "splits"]
+__all__ = [
+    "Catalog",
+    "CatalogError",
+    "Compat",
+    "Goal",
+    "Product",
+    "RawCatalog",
+    "RewardInfo",
+    "Shop",
+    "splits",
+]

@@ -69,7 +69,9 @@ class Product:
 class Catalog:
     """All products of a shop, in the order of the file, read-only once built."""
 
-    def __init__(self, products: list[Product], human: dict[str, tuple[HumanInstruction, ...]], source: str) -> None:
+    def __init__(
+        self, products: list[Product], human: dict[str, tuple[HumanInstruction, ...]], source: str
+    ) -> None:
         self.products = products
         self.human = human
         self.source = source
@@ -80,6 +82,9 @@ class Catalog:
 
     def __iter__(self) -> Iterator[Product]:
         return iter(self.products)
+
+    def __contains__(self, asin: object) -> bool:
+        return asin in self.by_asin
 
     def __getitem__(self, asin: str) -> Product:
         """Return the product `asin`; KeyError names the catalogue."""
@@ -93,7 +98,8 @@ class Catalog:
         """Read a folder (or products file) in the original's format, or records already in memory.
 
         Raises:
-            CatalogError: a file is missing, is not JSON, or holds a record with a missing or wrong-typed field.
+            CatalogError: a file is missing, is not JSON, or holds a record with a missing or wrong-typed
+                field.
         """
         if isinstance(source, RawCatalog):
             raw, names = source, dict.fromkeys((_PRODUCTS, _ATTRIBUTES, _HUMAN), source.source)
@@ -203,7 +209,9 @@ def _options(reader: _Record) -> dict[str, tuple[str, ...]]:
         if contents is None:
             continue
         if not isinstance(contents, list):
-            raise reader.error(f"customization_options.{name}", f"expected a list, got {type(contents).__name__}")
+            raise reader.error(
+                f"customization_options.{name}", f"expected a list, got {type(contents).__name__}"
+            )
         values = []
         for content in contents:
             value = content.get("value") if isinstance(content, dict) else None
@@ -261,10 +269,14 @@ def _find(folder: Path, stem: str) -> Path:
         raise CatalogError(f"data_dir {str(folder)!r} does not exist; it must hold {stem}*.json")
     found = sorted(folder.glob(f"{stem}*.json"))
     if not found:
-        raise CatalogError(f"{folder}: no {stem}*.json; data_dir must be a folder in the original WebShop's format")
+        raise CatalogError(
+            f"{folder}: no {stem}*.json; data_dir must be a folder in the original WebShop's format"
+        )
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
-        raise CatalogError(f"{folder}: several {stem}*.json ({names}); pass the products file itself as data_dir")
+        raise CatalogError(
+            f"{folder}: several {stem}*.json ({names}); pass the products file itself as data_dir"
+        )
     return found[0]
 
 

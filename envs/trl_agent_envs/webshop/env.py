@@ -6,7 +6,7 @@ import dataclasses
 import random
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from trl_agent_envs.core import AgentEnv
 
@@ -23,7 +23,8 @@ SYSTEM_PROMPT = """You are shopping in a web shop. Buy the product that the inst
 Each turn, answer with exactly one action:
 search[keywords] - search the shop for products
 click[value] - click a button, a product id or an option shown on the page, for example click[next >]
-Choose the options that the instruction names (such as color or size), then click[buy now]. You can buy once."""
+Choose the options that the instruction names (such as color or size), then click[buy now]. You can buy
+once."""
 
 SUCCESS = 1.0 - 1e-9
 
@@ -32,10 +33,11 @@ class WebShopEnv(AgentEnv):
     """A shop of products with titles, options and prices, and an instruction that says what to buy.
 
     Description: the agent searches, opens products, reads their pages, chooses options, and buys one product.
-    Observation: the page as text. "text" joins all visible texts with " [SEP] "; "text_rich" has one text a line and
-        marks buttons and what was clicked.
+    Observation: the page as text. "text" joins all visible texts with " [SEP] "; "text_rich" has one text a
+        line and marks buttons and what was clicked.
     Action: ``search[keywords]`` (possible on every page) or ``click[value]`` with a value of
-        ``info["available_actions"]["clickables"]``. Anything else changes nothing; ``info["action_error"]`` says why.
+        ``info["available_actions"]["clickables"]``. Anything else changes nothing; ``info["action_error"]``
+        says why.
     Reward: 0, and the score in [0, 1] when something is bought.
     Episode end: terminated by the purchase; truncated ("turn_limit") after `max_turns` actions.
 
@@ -49,13 +51,13 @@ class WebShopEnv(AgentEnv):
         title_nouns: what the reward takes a title's nouns from (see `nouns.title_nouns`).
         max_turns: actions an episode may take.
 
-    Goals are drawn uniformly over products, then over the product's goals, so that one with hundreds of option
-    combinations does not dominate. ``reset(options={"goal_id": n})`` chooses a goal of any split.
+    Goals are drawn uniformly over products, then over the product's goals, so that one with hundreds of
+    option combinations does not dominate. ``reset(options={"goal_id": n})`` chooses a goal of any split.
 
     Version history: v0, the first.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": [], "backend": "inline"}
+    metadata: dict[str, Any] = {"render_modes": [], "backend": "inline"}  # noqa: RUF012 - declared so by Gymnasium
 
     def __init__(
         self,
@@ -69,7 +71,9 @@ class WebShopEnv(AgentEnv):
         max_turns: int = 15,
     ) -> None:
         if observation_mode not in OBSERVATION_MODES:
-            raise ValueError(f"observation_mode must be one of {', '.join(OBSERVATION_MODES)}; got {observation_mode!r}")
+            raise ValueError(
+                f"observation_mode must be one of {', '.join(OBSERVATION_MODES)}; got {observation_mode!r}"
+            )
         if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
             raise ValueError(f"max_turns must be a whole number of at least 1, got {max_turns!r}")
         self.shop = Shop.load(data_dir, compat=compat, price_seed=price_seed, title_nouns=title_nouns)
@@ -82,7 +86,9 @@ class WebShopEnv(AgentEnv):
         self._turns = 0
         self._truncated = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Open the search page with a goal drawn by `seed`, or ``options["goal_id"]``.
 
         Raises:
@@ -104,7 +110,11 @@ class WebShopEnv(AgentEnv):
         if goal_id is None:
             pool = self._pools[int(self.np_random.integers(len(self._pools)))]
             return pool[int(self.np_random.integers(len(pool)))] if len(pool) > 1 else pool[0]
-        if isinstance(goal_id, bool) or not hasattr(goal_id, "__index__") or not 0 <= int(goal_id) < len(self.goals):
+        if (
+            isinstance(goal_id, bool)
+            or not hasattr(goal_id, "__index__")
+            or not 0 <= int(goal_id) < len(self.goals)
+        ):
             raise ValueError(f"goal_id must be a whole number in [0, {len(self.goals) - 1}], got {goal_id!r}")
         return self.goals[int(goal_id)]
 
@@ -116,13 +126,14 @@ class WebShopEnv(AgentEnv):
         return self._session
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Do `action`. What cannot be done leaves everything as it is and says why in ``info["action_error"]``."""
+        """Do `action`. What cannot be done changes nothing and says why in ``info["action_error"]``."""
         session = self.session
         if self._over:
-            error = "The episode is over; call reset()."
-            return self._observation, 0.0, session.reward is not None, self._truncated, self._info(error)
+            over = self._info("The episode is over; call reset().")
+            return self._observation, 0.0, session.reward is not None, self._truncated, over
         self._turns += 1
-        error, reward = None, 0.0
+        error: str | None = None
+        reward = 0.0
         try:
             if not isinstance(action, str):
                 raise ActionError(f"An action is text, not {type(action).__name__}.")
@@ -163,14 +174,14 @@ class WebShopEnv(AgentEnv):
 
     def state_key(self) -> str:
         """Return goal, page and choices as text. The number of turns taken is not part of it."""
-        return self.session.key()
+        return self.session.key(with_visited=self.observation_mode == "text_rich")
 
     def oracle_action(self) -> str | None:
         """Return the next action of an expert who knows the product, or None after the end."""
         return None if self._over else self._oracle.action(self.session)
 
     def sample_action(self, rng: random.Random) -> str | None:
-        """Return a random valid action: a click, or on the search page a search for words of the instruction."""
+        """Return a random valid action: a click, or on the search page a search for words of the goal."""
         if self._over:
             return None
         clickable = [value for value in self.session.clickables if value != "search"]

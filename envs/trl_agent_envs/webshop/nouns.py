@@ -1,4 +1,4 @@
-"""The nouns of a title, which the reward compares: from a file, from spaCy, or from a small built-in word list."""
+"""The nouns of a title, which the reward compares: from a file, spaCy, or guessed by a small word list."""
 
 from __future__ import annotations
 
@@ -15,40 +15,33 @@ TitleNouns = Callable[[Product], tuple[str, ...]]
 
 DEFAULT_SPACY_MODEL = "en_core_web_sm"
 
-_TOKEN = re.compile(r"[^\W_][\w.'’+&-]*[^\W_]|[^\W\d_]")
-_NUMBER = re.compile(r"[\d.,/x×'\"%-]+")
-_FUNCTION_WORDS = frozenset(
-    "a about above after all also an and any are as at back be before below between both but by can down each even "
-    "every few for from had has have he her his how i if in into is it its just like more most my no non not of off "
-    "on once one only or other our out over own per same she so some such than that the their them then these they "
-    "this those through to too two three four five six up under until upon us very was we were what when where which "
-    "while who why will with within without you your & + - – x vs via yes".split()
+# as spaCy splits: at hyphens and slashes, before "'s", and between a number and its unit
+_TOKEN = re.compile(r"\d[\d.,]*(?![\d.,]*[a-z]\d)|[^\W_]+(?:[.'’][^\W\d_]{2,})*")
+_FUNCTION_WORDS = (
+    "about above after all also an and any are as at be before below between both but by can down each "
+    "even every few for from had has have he her his how if in into is it its just like more most my no "
+    "not of off on once one only or other our out own per same she so some such than that the their them "
+    "then these they this those through to too two three four five six under until up upon very via was "
+    "we well were what when where which while who why will with within without yes you your ever etc"
 )
-_ADJECTIVES = frozenset(
-    "adjustable anti automatic beautiful big black blue bright brown casual classic clear cold comfortable compact "
-    "compatible cool cordless cute dark deep different double dry dual durable easy elastic electric elegant extra "
-    "fashionable fast flat foldable free fresh full fun functional funny good gray great green grey handmade happy "
-    "hard heavy high hot large light lightweight little long loose low medium metal mini modern multi natural new nice "
-    "novelty old open organic original outdoor perfect personalized pink plain portable premium pure purple quick red "
-    "removable replaceable retro reusable rich round rustic safe sexy sharp short simple single slim small smart "
-    "smooth soft solid special square stretchy strong super sweet tall thick thin tight tiny top traditional triple "
-    "ultra unique universal unisex vintage warm washable waterproof wet white wide wild wireless wooden yellow young "
-    "breathable sleeveless stainless fit printed".split()
+# a title is written in capitals, so a tagger takes most of its adjectives for names; these it seldom does
+_OTHER_WORDS = (
+    "add assembled built buy come comes cooling covers damaged de designed discontinued do does drying "
+    "enjoy et floating folding full fully get give gives help imported included includes italian keep "
+    "keeps la lasting let made make makes ml need needs oriental packaged padded pcs perfectly picks play "
+    "plus pressed provide provides reduce reduces remove removes repairing restores see shaped sit "
+    "sleeping take tempered th thin true un used uses walking want wide"
 )
-_VERBS = frozenset(
-    "add buy come comes do does enjoy fits get give gives go help helps keep keeps let make makes made need needs "
-    "perfectly provide provides remove removes repairs restores see suit take use used uses want wear works".split()
-)
-_ADJECTIVE_ENDINGS = ("able", "ible", "ful", "ish", "less", "ous", "ive", "ly")
-_NOT_NOUNS = _FUNCTION_WORDS | _ADJECTIVES | _VERBS
+_NOT_NOUNS = frozenset(_FUNCTION_WORDS.split() + _OTHER_WORDS.split())
 
 
 def title_nouns(source: str | Path | None) -> TitleNouns:
     """Return the tagger that `source` names.
 
     Args:
-        source: None for the built-in word list; "spacy" or "spacy:MODEL" for spaCy (must be installed); else a JSON
-            lines file of ``{"asin": ..., "nouns": [...]}`` (products it lacks fall back to the word list).
+        source: None for the built-in word list; "spacy" or "spacy:MODEL" for spaCy (must be installed); else
+            a JSON lines file of ``{"asin": ..., "nouns": [...]}`` (products it lacks fall back to the word
+            list).
 
     Raises:
         CatalogError: the file is missing or a line is malformed (named by file and line).
@@ -63,15 +56,13 @@ def title_nouns(source: str | Path | None) -> TitleNouns:
 
 
 def guess_nouns(product: Product) -> tuple[str, ...]:
-    """Return the words of the title that are not numbers, function words, or common adjectives and verbs."""
+    """Return the words of the title that are not numbers, single letters, function words or common verbs."""
     words = (word.lower() for word in _TOKEN.findall(product.title))
     return tuple(word for word in words if _may_be_noun(word))
 
 
 def _may_be_noun(word: str) -> bool:
-    if word in _NOT_NOUNS or _NUMBER.fullmatch(word):
-        return False
-    return not (len(word) > 5 and word.endswith(_ADJECTIVE_ENDINGS))
+    return len(word) > 1 and not word.replace(".", "").replace(",", "").isdigit() and word not in _NOT_NOUNS
 
 
 def _spacy_nouns(model: str) -> TitleNouns:
@@ -90,7 +81,9 @@ def _spacy_nouns(model: str) -> TitleNouns:
 
 def _read_nouns(file: Path) -> dict[str, tuple[str, ...]]:
     if not file.is_file():
-        raise CatalogError(f"title_nouns {str(file)!r} is not a file; it must hold JSON lines of asin and nouns")
+        raise CatalogError(
+            f"title_nouns {str(file)!r} is not a file; it must hold JSON lines of asin and nouns"
+        )
     listed = {}
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
@@ -100,6 +93,8 @@ def _read_nouns(file: Path) -> dict[str, tuple[str, ...]]:
                 record = json.loads(line)
                 asin, nouns = record["asin"], tuple(record["nouns"])
             except (json.JSONDecodeError, KeyError, TypeError) as error:
-                raise CatalogError(f'{file}:{number}: expected {{"asin": ..., "nouns": [...]}}: {error!r}') from error
+                raise CatalogError(
+                    f'{file}:{number}: expected {{"asin": ..., "nouns": [...]}}: {error!r}'
+                ) from error
             listed[asin] = nouns
     return listed

@@ -15,7 +15,7 @@ _BUTTONS = frozenset((BACK_TO_SEARCH, PREVIOUS, NEXT, BUY_NOW, "search", *SUB_PA
 
 
 class Oracle:
-    """Searches with the instruction's words if that lists the product, else with its title; then buys as asked."""
+    """Searches with the instruction if that lists the product, else with its title; then buys as asked."""
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
@@ -40,7 +40,7 @@ class Oracle:
         return f"search[{self.query(goal)}]"
 
     def query(self, goal: Goal) -> str:
-        """Return the first of instruction and title that lists the product on the first page, else the title."""
+        """Return the instruction if a search for it lists the product on the first page, else the title."""
         target = self._shop.catalog[goal.asin]
         wish = _searchable(_PRICE_CLAUSE.sub("", goal.instruction))
         first = self._shop.find(wish.split(" "))[:PRODUCTS_PER_PAGE]
@@ -55,7 +55,9 @@ class Oracle:
 
     def _wanted(self, product: Product, goal: Goal) -> dict[str, str]:
         if isinstance(goal.options, dict):
-            return {name: value for name, value in goal.options.items() if value in product.options.get(name, ())}
+            return {
+                name: value for name, value in goal.options.items() if value in product.options.get(name, ())
+            }
         wanted: dict[str, str] = {}
         for value in goal.options:
             for name, values in product.options.items():

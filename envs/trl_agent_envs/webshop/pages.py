@@ -51,7 +51,7 @@ class PageTexts:
         self._clickables: dict[str, tuple[str, ...]] = {}
 
     def clickables(self, page: Page) -> tuple[str, ...]:
-        """Return what can be clicked, in the original's order ("search" is listed there, but does nothing)."""
+        """Return what can be clicked, in the original's order ("search" is listed, but does nothing)."""
         if page.kind == "results":
             previous = (PREVIOUS,) if page.number > 1 else ()
             return (BACK_TO_SEARCH, *previous, NEXT, *[product.asin.lower() for product in page.products])
@@ -88,7 +88,8 @@ class PageTexts:
         if page.kind == "results":
             previous = " [SEP] < Prev" if page.number > 1 else ""
             listed = "".join([self._result_text(product) for product in page.products])
-            return f"{head} [SEP] Page {page.number} (Total results: {page.total}){previous} [SEP] Next >{listed}"
+            total = f"Page {page.number} (Total results: {page.total})"
+            return f"{head} [SEP] {total}{previous} [SEP] Next >{listed}"
         assert page.product is not None
         kind = page.sub_page if page.kind == "sub" else "item"
         body = self._kept(kind, page.product)
@@ -100,7 +101,11 @@ class PageTexts:
     def _result_text(self, product: Product) -> str:
         text = self._kept("result", product)
         if text is None:
-            nodes: list[_Node] = [(product.asin, "plain"), (product.title, "plain"), (product.price_tag, "plain")]
+            nodes: list[_Node] = [
+                (product.asin, "plain"),
+                (product.title, "plain"),
+                (product.price_tag, "plain"),
+            ]
             text = self._keep("result", product, "".join(f" [SEP] {t}" for t in _stripped(nodes)))
         return text
 
@@ -124,7 +129,9 @@ class PageTexts:
         head = f"Instruction:\n{instruction}\n[button] Back to Search [button_]\n"
         if page.kind == "results":
             previous = "[button] < Prev [button_]\n" if page.number > 1 else ""
-            listed = "".join([self._result_rich(product, product.asin in visited) for product in page.products])
+            listed = "".join(
+                [self._result_rich(product, product.asin in visited) for product in page.products]
+            )
             total = f"Page {page.number} (Total results: {page.total})\n"
             return f"{head}{total}{previous}[button] Next > [button_]\n{listed}"
         assert page.product is not None
@@ -159,7 +166,7 @@ class PageTexts:
 
 
 def _option_lines(product: Product, clicked: Collection[tuple[str, str]]) -> tuple[str, str]:
-    """Return the options' lines, and the lines on top of the page that say what was clicked (last one first)."""
+    """Return the options' lines, and the lines on top that say what was clicked (last one first)."""
     lines, top = [], ""
     for name, values in product.options.items():
         if _is_visible(name):
@@ -190,7 +197,9 @@ def _flat(nodes: Iterable[_Node]) -> str:
 
 def _lines(nodes: Iterable[_Node]) -> str:
     return "".join(
-        f"[button] {text} [button_]\n" if role == "button" else f"{text}\n" for text, role in nodes if _is_visible(text)
+        f"[button] {text} [button_]\n" if role == "button" else f"{text}\n"
+        for text, role in nodes
+        if _is_visible(text)
     )
 
 
@@ -204,7 +213,7 @@ def _item_nodes(product: Product) -> list[_Node]:
 
 def _product_nodes(product: Product) -> list[_Node]:
     plain = (product.title, f"Price: {product.price_tag}", "Rating: N.A.")
-    return [(text, "plain") for text in plain] + [(text, "button") for text in _ITEM_BUTTONS]  # type: ignore[misc]
+    return [(text, "plain") for text in plain] + [(text, "button") for text in _ITEM_BUTTONS]
 
 
 def _sub_nodes(page: Page) -> list[_Node]:
@@ -220,12 +229,15 @@ def _sub_nodes(page: Page) -> list[_Node]:
 def _done_nodes(page: Page) -> list[_Node]:
     """The page after a purchase; the original's template shows fields that its text mode never fills."""
     assert page.product is not None
-    nothing = [field for name in ("attrs", "category", "query", "product category") for field in (name, "None")]
+    nothing = [
+        field for name in ("attrs", "category", "query", "product category") for field in (name, "None")
+    ]
     texts = [
         "Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)",
         "Purchased", "asin", page.product.asin, "options", _tojson(page.chosen or {}), *nothing,
-        "Target", "asin", "options", "attrs", "price upper", "instuction text", "category", "product category",
-        "query", "Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)", str(page.score), "Reward Details ", "None",
+        "Target", "asin", "options", "attrs", "price upper", "instuction text", "category",
+        "product category", "query", "Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)",
+        str(page.score), "Reward Details ", "None",
     ]  # fmt: skip
     return [(text, "plain") for text in texts]
 

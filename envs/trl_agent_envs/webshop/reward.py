@@ -15,15 +15,17 @@ from .goals import Goal
 FUZZY_THRESHOLD = 85
 """Two texts match when their token set ratio, rounded to a whole number, is above this."""
 
-COLORS = (
-    "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo "
-    "caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal "
-    "dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo "
-    "ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor "
-    "mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand "
-    "sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut "
+_COLOR_NAMES = (
+    "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown "
+    "burgundy camel camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac "
+    "copper coral cranberry cream crystal dark denim eggplant elephant espresso fuchsia gold granite "
+    "grape graphite grass gray green grey heather indigo ivory ivy khaki lavender lemon leopard light "
+    "lilac lime magenta maroon mauve merlot midnight mint mocha multicolor mushroom mustard natural navy "
+    "nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire seashell "
+    "silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut "
     "wheat white wine yellow"
-).split()
+)
+COLORS = tuple(_COLOR_NAMES.split())
 """The colour names the original reduces an option to; the first in this order counts."""
 
 _LATIN_1 = dict.fromkeys(range(128, 256))
@@ -150,7 +152,8 @@ def _as_compared(name: str | None, value: str, exact: bool) -> str:
     """Return a wanted option as the fuzzy comparison sees it: a synthetic one carries its type's name."""
     if name is None:
         return color_word(value) if exact else color_inside(value)
-    # the original hands the pair to its colour reduction, which then tests the pair's elements, not their letters
+    # the original hands the pair to its colour reduction, which then tests the pair's elements, not their
+    # letters
     for color in COLORS:
         if color in (name, value):
             return color
@@ -179,5 +182,3 @@ def fuzzy_match(first: str, second: str) -> bool:
 
 def _plain(text: str) -> str:
     return _NOT_WORD.sub(" ", text.translate(_LATIN_1)).lower().strip()
-
-

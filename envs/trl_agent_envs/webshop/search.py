@@ -19,9 +19,9 @@ B = 0.4
 class SearchIndex:
     """Ranks documents for bag-of-words queries.
 
-    A term adds ``idf * f / (f + k1 * (1 - b + b * L / avgdl))`` with ``idf = ln(1 + (N - df + .5) / (df + .5))``;
-    L is the document length as Lucene stores it in one byte, avgdl the exact mean length. A repeated query word
-    counts again; equal scores are ordered by id.
+    A term adds ``idf * f / (f + k1 * (1 - b + b * L / avgdl))`` with ``idf = ln(1 + (N - df + .5) / (df +
+    .5))``; L is the document length as Lucene stores it in one byte, avgdl the exact mean length. A repeated
+    query word counts again; equal scores are ordered by id.
 
     Args:
         ids: document ids; results are indices into this sequence.
@@ -57,7 +57,9 @@ class SearchIndex:
         idf = np.log(1 + (len(counts) - df + 0.5) / (df + 0.5)).astype(np.float32)
         # Lucene computes in single precision, so the same ties arise only in single precision
         one = np.float32(1)
-        norm_inverse = one / (np.float32(K1) * ((one - np.float32(B)) + np.float32(B) * lengths / np.float32(self.mean_length)))
+        norm_inverse = one / (
+            np.float32(K1) * ((one - np.float32(B)) + np.float32(B) * lengths / np.float32(self.mean_length))
+        )
         weights = idf[terms]
         scores = weights - weights / (one + freqs * norm_inverse[docs])
         by_term = np.argsort(terms, kind="stable")
@@ -90,7 +92,7 @@ class SearchIndex:
 
 
 def stored_length(length: int) -> int:
-    """Return `length` as Lucene's one-byte norm keeps it: 40 exact values, then four leading bits above 24."""
+    """Return `length` as Lucene's one-byte norm keeps it: exact below 40, then four leading bits above 24."""
     if length < 40:
         return length
     shift = (length - 24).bit_length() - 4

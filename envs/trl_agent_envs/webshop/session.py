@@ -7,7 +7,16 @@ from collections.abc import Mapping
 
 from .catalog import Product
 from .goals import Goal
-from .pages import BACK_TO_SEARCH, BUY_NOW, NEXT, PREVIOUS, PRODUCTS_PER_PAGE, SUB_PAGES, ObservationMode, Page
+from .pages import (
+    BACK_TO_SEARCH,
+    BUY_NOW,
+    NEXT,
+    PREVIOUS,
+    PRODUCTS_PER_PAGE,
+    SUB_PAGES,
+    ObservationMode,
+    Page,
+)
 from .reward import RewardInfo
 from .shop import Shop, SpecialSearchError
 
@@ -24,7 +33,7 @@ class ActionError(ValueError):
 
 
 def parse_action(action: str) -> tuple[str, str] | None:
-    """Split ``name[argument]`` as the original's ``(.+)\\[(.+)\\]`` does, in linear time; None if it is not one."""
+    """Split ``name[argument]`` as the original's ``(.+)\\[(.+)\\]`` does, but in linear time, or None."""
     line = action.partition("\n")[0]
     end = line.rfind("]")
     start = line.rfind("[", 1, end - 1) if end > 2 else -1
@@ -125,10 +134,8 @@ class Session:
             self.visited.add(self.asin)
         elif self.page.product is not None and self.page.kind == "item":
             # of equal texts in several option types the last one counts, as in the original
-            for name, values in self.page.product.options.items():
-                if argument in values:
-                    chosen = name
-            self.options[chosen] = argument
+            types = {value: name for name, values in self.page.product.options.items() for value in values}
+            self.options[types[argument]] = argument
         product = self._current_product()
         self.page = Page("item", product=product, chosen=dict(self.options))
         self.url = self._address("item_page", json.dumps(self.options))
@@ -148,13 +155,16 @@ class Session:
         self.page = Page("done", product=product, chosen=dict(self.options), score=self.reward.total)
         self.url = f"{ADDRESS}/done/{self.goal.goal_id}/{product.asin}/{self.options}"
 
-    def key(self) -> str:
-        """Return a text that is equal for equal states of equal goals."""
-        page = self.page
-        asin = page.product.asin if page.product is not None else ""
-        visited = ",".join(sorted(self.visited))
+    def key(self, *, with_visited: bool) -> str:
+        """Return a text that is equal for equal states of equal goals.
+
+        Args:
+            with_visited: products opened before make a different state (`text_rich` shows them).
+        """
         chosen = json.dumps(self.options, sort_keys=True) if self.options else ""
-        return f"{self.goal.goal_id}|{page.kind}{page.sub_page}|{asin}|{chosen}|{visited}|{self.number}|{' '.join(self.keywords)}"
+        visited = ",".join(sorted(self.visited)) if with_visited else ""
+        place = f"{self.page.kind} {self.page.sub_page}|{self.asin}|{chosen}|{visited}|{self.number}"
+        return f"{self.goal.goal_id}|{place}|{' '.join(self.keywords)}"
 
     def observation(self, mode: ObservationMode) -> str:
         """Return the page as text."""

@@ -1,4 +1,4 @@
-"""Shop: one catalogue with its search, goals, prices and rewards, loaded once a process and shared read-only."""
+"""Shop: one catalogue with its search, goals, prices and rewards, loaded once a process and shared."""
 
 from __future__ import annotations
 
@@ -117,7 +117,9 @@ class Shop:
                 self._goals[goal_set] = tuple(build_goals(goal_set, self.catalog, self.prices, rng))
             return self._goals[goal_set]
 
-    def reward(self, goal: Goal, asin: str, options: Mapping[str, str], price: float | None = None) -> RewardInfo:
+    def reward(
+        self, goal: Goal, asin: str, options: Mapping[str, str], price: float | None = None
+    ) -> RewardInfo:
         """Score the purchase of `asin` with `options`; `price` is the charged one unless given (dollars)."""
         return score_purchase(
             goal,
@@ -133,7 +135,8 @@ class Shop:
     def find(self, keywords: Sequence[str]) -> tuple[Product, ...]:
         """Return what a search for these words lists.
 
-        A first word `<r>`, `<a>`, `<c>` or `<q>` lists products at random, or by attribute, department, or query.
+        A first word `<r>`, `<a>`, `<c>` or `<q>` lists products at random, or by attribute, department, or
+        query.
 
         Raises:
             SpecialSearchError: where the original raises and `compat` asks for that.

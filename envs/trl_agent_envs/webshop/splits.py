@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,7 +18,7 @@ Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 NEAR_IDENTICAL = 0.8
-"""Titles are near-identical when they share at least this part of their words (Jaccard index, numbers left out)."""
+"""Titles are near-identical when their words (numbers left out) have at least this Jaccard index."""
 
 ORIGINAL_RANGES = {"original:test": (0, 500), "original:eval": (500, 1500), "original:train": (1500, None)}
 """The original's splits: ranges of goal ids. They are not disjoint by product."""
@@ -57,23 +58,24 @@ def split_ids(goal_set: str, split: str, shop: Shop) -> list[int]:
     elif split in SPLITS:
         ids = splits(goal_set, shop)[split]
     else:
-        raise ValueError(f"split must be one of {', '.join((*SPLITS, 'all', *ORIGINAL_RANGES))}; got {split!r}")
+        raise ValueError(
+            f"split must be one of {', '.join((*SPLITS, 'all', *ORIGINAL_RANGES))}; got {split!r}"
+        )
     if not ids:
         raise ValueError(f"split {split!r} of the {goal_set} goals of {shop.catalog.source} is empty")
     return ids
 
 
-_of_catalog: dict[int, tuple[Catalog, dict[str, Split]]] = {}
+_of_catalog: WeakKeyDictionary[Catalog, dict[str, Split]] = WeakKeyDictionary()
 
 
 def product_splits(catalog: Catalog) -> dict[str, Split]:
     """Return the split of every product."""
-    kept = _of_catalog.get(id(catalog))
+    kept = _of_catalog.get(catalog)
     if kept is None:
         leaders = near_identical([p.asin for p in catalog], [p.title for p in catalog])
-        kept = (catalog, {asin: hashed_split(leader) for asin, leader in leaders.items()})
-        _of_catalog[id(catalog)] = kept
-    return kept[1]
+        kept = _of_catalog[catalog] = {asin: hashed_split(leader) for asin, leader in leaders.items()}
+    return kept
 
 
 def hashed_split(asin: str) -> Split:
@@ -83,7 +85,7 @@ def hashed_split(asin: str) -> Split:
 
 
 def near_identical(asins: Sequence[str], titles: Sequence[str]) -> dict[str, str]:
-    """Return, for each asin, the smallest asin among all that chains of near-identical titles connect it to."""
+    """Return, for each asin, the smallest asin that a chain of near-identical titles connects it to."""
     words = [frozenset(_WORD.findall(title.lower())) for title in titles]
     postings: dict[str, list[int]] = defaultdict(list)
     for i, own in enumerate(words):

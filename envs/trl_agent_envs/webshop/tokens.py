@@ -7,10 +7,11 @@ from functools import lru_cache
 
 import Stemmer
 
-STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
-    "they this to was will with".split()
+_STOP_WORD_LIST = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there "
+    "these they this to was will with"
 )
+STOP_WORDS = frozenset(_STOP_WORD_LIST.split())
 """Lucene's 33 English stop words."""
 
 MAX_TOKEN_LENGTH = 255
@@ -18,7 +19,10 @@ MAX_TOKEN_LENGTH = 255
 
 # Unicode word boundaries (UAX #29) as far as product text needs them. Python's `\w` counts superscripts and
 # fractions as letters, UAX #29 does not; marks and format characters stick to what precedes them.
-_NOT_LETTERS = "\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2079\u2080-\u2089\u2150-\u215f\u2460-\u249b\u2776-\u2793\uff9e\uff9f"
+_NOT_LETTERS = (
+    "\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2079\u2080-\u2089\u2150-\u215f\u2460-\u249b"
+    "\u2776-\u2793\uff9e\uff9f"
+)
 _SINGLE = (
     "\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3040-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0002fa1f"
@@ -50,9 +54,7 @@ _UNICODE_TOKEN = re.compile(
     f"{_CHUNK}+|[{_KATAKANA}]+|[{_SINGLE}]{_X}|[\U0001f1e6-\U0001f1ff]{{2}}"
     f"|[{_PICTURES}][{_TONES}]*(?:\u200d[{_PICTURES}][{_TONES}]*)*"
 )
-_ASCII_TOKEN = re.compile(
-    r"(?:[A-Za-z]+(?:[.':][A-Za-z]+)*|[0-9]+(?:[.',;][0-9]+)*|_+)+"
-)
+_ASCII_TOKEN = re.compile(r"(?:[A-Za-z]+(?:[.':][A-Za-z]+)*|[0-9]+(?:[.',;][0-9]+)*|_+)+")
 _UNDERSCORES = "_‿⁀⁔"
 _POSSESSIVE = ("'s", "'S", "’s", "’S", "＇s", "＇S")
 _STEMMER = Stemmer.Stemmer("porter", 0)
@@ -63,7 +65,7 @@ _UNDOUBLED = frozenset("chjkqvwx")
 def tokenize(text: str) -> list[str]:
     """Return the search terms of `text`, in order, stemmed, without stop words."""
     pattern = _ASCII_TOKEN if text.isascii() else _UNICODE_TOKEN
-    tokens = []
+    tokens: list[str] = []
     for raw in pattern.findall(text):
         if len(raw) > MAX_TOKEN_LENGTH:
             pieces = [raw[i : i + MAX_TOKEN_LENGTH] for i in range(0, len(raw), MAX_TOKEN_LENGTH)]
@@ -94,8 +96,10 @@ _cached_term = lru_cache(maxsize=1 << 16)(_term)
 def stem(word: str) -> str:
     """Return the Porter stem of a lower-case `word`, with its author's later extensions.
 
-    Snowball's "porter" is the algorithm as published, but for rare doubled consonants ("trekking"). The extensions
-    are: words of up to two letters stay as they are, and in step 2 "bli" becomes "ble" and "logi" becomes "log".
+    Snowball's "porter" is the algorithm as published, but for rare doubled consonants ("trekking"). The
+    extensions
+    are: words of up to two letters stay as they are, and in step 2 "bli" becomes "ble" and "logi" becomes
+        "log".
     Source: Porter (1980), and the departures listed in the author's reference implementation.
     """
     if len(word) <= 2:

@@ -1,6 +1,7 @@
-"""Parity with the original program, on its real 1000 products. Needs the data: set WEBSHOP_DATA to its folder.
+"""Parity with the original program, on its real 1000 products. Needs the data: set WEBSHOP_DATA.
 
-WEBSHOP_DATA names a folder with ``data/`` (the original's files) and ``golden/`` (recorded output of the original).
+WEBSHOP_DATA names a folder with ``data/`` (the original's files) and ``golden/`` (recorded output of the
+original).
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def golden(name: str) -> Any:
 
 def load(compat: str) -> Shop:
     folder = Path(str(DATA))
-    return Shop.load(folder / "data", compat=compat, title_nouns=folder / "golden" / "title_nouns_sm360.jsonl")
+    return Shop.load(
+        folder / "data", compat=compat, title_nouns=folder / "golden" / "title_nouns_sm360.jsonl"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,9 @@ def shop() -> Shop:
 
 
 def test_stemmer_agrees_on_the_whole_vocabulary() -> None:
-    wrong = {word: stem(word) for word, expected in golden("porter_vocab.json").items() if stem(word) != expected}
+    wrong = {
+        word: stem(word) for word, expected in golden("porter_vocab.json").items() if stem(word) != expected
+    }
     assert wrong == {}
 
 
@@ -56,7 +61,9 @@ def test_mean_document_length(shop: Shop) -> None:
 def test_search_order(shop: Shop) -> None:
     rows = golden("search.jsonl")
     wrong = [
-        row["query"] for row in rows if [a for a, _ in shop.search(row["query"])] != [a for a, _ in row["hits"]]
+        row["query"]
+        for row in rows
+        if [a for a, _ in shop.search(row["query"])] != [a for a, _ in row["hits"]]
     ]
     assert len(wrong) <= 0.01 * len(rows), wrong
 
@@ -83,7 +90,11 @@ def test_goals(shop: Shop, goal_set: str, count: int) -> None:
         upper = row["price_upper_seed0"]
         clause = "" if upper == 1_000_000 else f", and price lower than {upper:.2f} dollars"
         assert goal.goal_id == row["index"]
-        assert (goal.asin, options, list(goal.attributes)) == (row["asin"], row["goal_options"], row["attributes"])
+        assert (goal.asin, options, list(goal.attributes)) == (
+            row["asin"],
+            row["goal_options"],
+            row["attributes"],
+        )
         assert goal.instruction == row["instruction_text"] + clause
         assert goal.price_upper == upper
         assert goal.weight == pytest.approx(row["weight"], rel=1e-12)
@@ -97,7 +108,9 @@ def test_rewards(shop: Shop) -> None:
             raise AssertionError(f"reward {row['id']} was recorded with another price limit")
         info = shop.reward(goal, row["asin"], row["options"], price=row["price"])
         parts = {name: getattr(info, name) for name in row["info"]}
-        if info.total != pytest.approx(row["total"], abs=1e-12) or parts != pytest.approx(row["info"], abs=1e-12):
+        if info.total != pytest.approx(row["total"], abs=1e-12) or parts != pytest.approx(
+            row["info"], abs=1e-12
+        ):
             wrong.append((row["id"], row["kind"], row["total"], info))
     assert wrong == []
 
@@ -137,7 +150,11 @@ def test_pages(shop: Shop) -> None:
             }
             if not row["error"]:
                 seen |= {"reward": reward, "done": done}
-            wrong += [(row["ep"], row["step"], row["kind"], row["action"], key) for key in seen if seen[key] != row[key]]
+            wrong += [
+                (row["ep"], row["step"], row["kind"], row["action"], key)
+                for key in seen
+                if seen[key] != row[key]
+            ]
     assert wrong == []
 
 
