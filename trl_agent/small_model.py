@@ -23,7 +23,9 @@ CHAT_TEMPLATE = (
 _BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
-def build_tokenizer(texts: Iterable[str], vocab_size: int = 2048, phrases: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    texts: Iterable[str], vocab_size: int = 2048, phrases: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """Train a lower-casing BPE on `texts` and dress it as a chat tokenizer.
 
     Words are told apart from their place: "[", "]", "," and ":" are tokens of their own, and the word after
@@ -45,7 +47,10 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int = 2048, phrases: Seque
     core = Tokenizer(models.BPE(unk_token=None))
     core.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
     core.pre_tokenizer = _pre_tokenizer()
-    core.train_from_iterator(_without(texts, [USER, ASSISTANT, END, *phrases]), trainers.BpeTrainer(vocab_size=room, show_progress=False))
+    core.train_from_iterator(
+        _without(texts, [USER, ASSISTANT, END, *phrases]),
+        trainers.BpeTrainer(vocab_size=room, show_progress=False),
+    )
     core.model = _with_bytes(core)
     core.decoder = decoders.Sequence(
         [
@@ -58,9 +63,15 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int = 2048, phrases: Seque
         ]
     )
     core.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in fixed])
-    core.add_tokens([AddedToken(p, normalized=False, special=False, lstrip=True, rstrip=True) for p in phrases])
+    core.add_tokens(
+        [AddedToken(p, normalized=False, special=False, lstrip=True, rstrip=True) for p in phrases]
+    )
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False, model_max_length=4096
+        tokenizer_object=core,
+        pad_token=PAD,
+        eos_token=END,
+        clean_up_tokenization_spaces=False,
+        model_max_length=4096,
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
@@ -94,7 +105,9 @@ def _with_bytes(core: Tokenizer) -> models.BPE:
     return models.BPE(vocab=vocab, merges=[tuple(m) for m in state["merges"]], byte_fallback=True)
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, hidden_size: int = 192, num_layers: int = 4) -> LlamaForCausalLM:
+def build_model(
+    tokenizer: PreTrainedTokenizerFast, hidden_size: int = 192, num_layers: int = 4
+) -> LlamaForCausalLM:
     """A randomly initialised Llama sized for two CPU cores: about 2 M parameters at the defaults."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),

@@ -69,7 +69,9 @@ def generate(num_products: int = DEFAULT_NUM_PRODUCTS, seed: int = DEFAULT_SEED)
     return raw
 
 
-def iterate(num_products: int, seed: int = DEFAULT_SEED) -> Iterator[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]]:
+def iterate(
+    num_products: int, seed: int = DEFAULT_SEED
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]]:
     """Yield (product record, attribute record, human instructions) one product at a time, in constant memory."""
     chunks = _chunks()
     if not 1 <= num_products <= len(chunks) ** 2:
@@ -105,7 +107,9 @@ def _draw(asin: str, rng: random.Random) -> _Draft:
     attributes = rng.sample(kind.attributes, rng.choice((3, 4, 4, 5)))
     names = list(kind.options)
     count = min(len(names), rng.choice((0, 1, 1, 1, 2, 2)))
-    options = {name: _some(kind.options[name], rng) for name in sorted(rng.sample(names, count), key=names.index)}
+    options = {
+        name: _some(kind.options[name], rng) for name in sorted(rng.sample(names, count), key=names.index)
+    }
     low, high = kind.price
     first = rng.randint(low, high)
     prices = [f"${first}{rng.choice(_CENTS)}"]
@@ -148,7 +152,10 @@ def _product_record(draft: _Draft, rng: random.Random) -> dict[str, Any]:
         "small_description": features,
         "pricing": " - ".join(draft.prices),
         "customization_options": {
-            name.title(): [{"is_selected": False, "is_available": True, "value": value, "asin": draft.asin} for value in values]
+            name.title(): [
+                {"is_selected": False, "is_available": True, "value": value, "asin": draft.asin}
+                for value in values
+            ]
             for name, values in draft.options.items()
         }
         or "",
