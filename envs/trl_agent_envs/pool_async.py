@@ -91,8 +91,8 @@ class AsyncBackend:
             if not events and (timeout is None or timeout > stuck):
                 raise EnvPoolError(
                     f"EnvPool: an environment of {self._target.name} blocks the asyncio loop (nothing "
-                    f"came for {_BLOCKED_AFTER:.0f} s past a deadline), and with it all others. Its coroutines "
-                    "must await what takes time; if they cannot, run it with backend='process'."
+                    f"came for {_BLOCKED_AFTER:.0f} s past a deadline), and with it all others. Its "
+                    "coroutines must await what takes time; if they cannot, run it with backend='process'."
                 ) from None
         for event in events:
             self._deadlines.pop(event.slot, None)

@@ -12,14 +12,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from time import monotonic
 from typing import Any, cast
 
-from trl_agent_envs import pool_worker
+from trl_agent_envs import pool_kill, pool_worker
 from trl_agent_envs.pool_kill import TOKEN_VARIABLE, kill_worker
 from trl_agent_envs.pool_outcome import Outcome
 from trl_agent_envs.pool_protocol import EnvEvent, EnvPoolError, EventKind, failed_event, overran
@@ -70,8 +69,9 @@ class ProcessBackend:
         self._payload = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._payload.write(_pickle_target(target))
         self._payload.flush()
-        # Workers read one end; when this process is gone in whatever way, the other end closes and they end.
-        self._lifeline = os.pipe()
+        # A pool within a worker of another: the outer one's mark comes first, so that it finds these workers too.
+        self._token = os.environ.get(TOKEN_VARIABLE, "") + "/" + secrets.token_hex(16)
+        self._keeper = _Keeper(self._token)
         self._workers: list[_Worker | None] = [None] * num_envs
         self._pending: dict[Connection, _Worker] = {}
         self._events: list[EnvEvent] = []
@@ -108,7 +108,7 @@ class ProcessBackend:
                 raise EnvPoolError(f"no answer within {timeout:.3g} s; its process was killed")
             status, value, _ = worker.pipe.recv()
         except (EOFError, OSError) as exc:
-            raise EnvPoolError(_end(worker)) from exc
+            raise EnvPoolError(self._end(worker)) from exc
         if status != "ok":
             raise EnvPoolError(value)
         return value
@@ -117,7 +117,7 @@ class ProcessBackend:
         worker, self._workers[slot] = self._workers[slot], None
         if worker is not None:
             self._pending.pop(worker.pipe, None)
-            _end(worker)
+            self._end(worker)
 
     def close(self) -> None:
         if self._closed:
@@ -129,10 +129,9 @@ class ProcessBackend:
             _ask_to_close([worker for worker in workers if worker.pipe not in busy])
         finally:  # Ctrl-C while waiting
             for worker in workers:
-                _end(worker)
+                self._end(worker)
             self._workers = [None] * len(self._workers)
-            for descriptor in self._lifeline:
-                os.close(descriptor)
+            self._keeper.close()
             self._payload.close()
 
     def _worker(self, slot: int) -> _Worker:
@@ -143,18 +142,9 @@ class ProcessBackend:
 
     def _start(self, slot: int) -> _Worker:
         ours, theirs = Pipe()
-        token = secrets.token_hex(16)
-        descriptors = (theirs.fileno(), self._lifeline[0], self._payload.fileno())
-        arguments = {
-            "path": sys.path,
-            "connection": descriptors[0],
-            "lifeline": descriptors[1],
-            "payload": descriptors[2],
-            "parent": os.getpid(),
-            "token": token,
-            # The signal is sent when the *thread* that started the worker ends; only the main one lasts.
-            "signal_on_death": threading.current_thread() is threading.main_thread(),
-        }
+        token = f"{self._token}-{secrets.token_hex(8)}"
+        descriptors = (theirs.fileno(), self._payload.fileno())
+        arguments = {"path": sys.path, "connection": descriptors[0], "payload": descriptors[1]}
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, json.dumps(arguments)],
@@ -163,6 +153,7 @@ class ProcessBackend:
                 pass_fds=descriptors,
                 start_new_session=True,  # a group to kill, and no Ctrl-C from the terminal
             )
+        self._keeper.add(process.pid)
         worker = self._workers[slot] = _Worker(slot, process, ours, token)
         return worker
 
@@ -216,12 +207,64 @@ class ProcessBackend:
 
     def _fail(self, worker: _Worker, cause: Any, error: str | None) -> None:
         """End the worker and queue the failure; `error` None says that it died by itself."""
-        ended = _end(worker)
+        ended = self._end(worker)
         self._workers[worker.slot] = None
         seconds = monotonic() - worker.started
         self._events.append(
             failed_event(worker.slot, worker.kind, cause, ended if error is None else error, seconds)
         )
+
+    def _end(self, worker: _Worker) -> str:
+        """Kill the worker with all it started, reap it, and say how its process ended."""
+        process = worker.process
+        if process.returncode is None:
+            kill_worker(process.pid, worker.token)
+        worker.pipe.close()
+        try:
+            code = process.wait(_REAP_TIMEOUT)
+        except subprocess.TimeoutExpired:  # in the kernel, on a dead disk or the like
+            logger.error("process %d of slot %d does not end after SIGKILL", process.pid, worker.slot)
+            return "the environment's process hangs in the kernel"
+        self._keeper.remove(process.pid)
+        if code >= 0:
+            return f"the environment's process ended by itself with exit status {code}"
+        # SIGKILL is this pool's own, or that of a system short of memory; another one was there first.
+        return f"the environment's process died of {signal.Signals(-code).name}"
+
+
+class _Keeper:
+    """A small process that outlives this one, by whatever way it ends, to kill the workers it leaves behind."""
+
+    def __init__(self, token: str) -> None:
+        theirs, self._lifeline = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", pool_kill.__file__, str(theirs), str(os.getpid()), token],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs,),
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def add(self, group: int) -> None:
+        self._tell(f"+{group}\n")
+
+    def remove(self, group: int) -> None:
+        self._tell(f"-{group}\n")
+
+    def close(self) -> None:
+        os.close(self._lifeline)
+        try:
+            self._process.wait(_REAP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            logger.error("the process that guards the pool's workers did not end and is killed")
+            self._process.kill()
+            self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        try:
+            os.write(self._lifeline, line.encode())
+        except BrokenPipeError:  # somebody killed it; workers still end by themselves between two steps
+            logger.warning("the process that guards the pool's workers is gone")
 
 
 def _pickle_target(target: EnvTarget) -> bytes:
@@ -229,8 +272,8 @@ def _pickle_target(target: EnvTarget) -> bytes:
         data = pickle.dumps(target)
     except (pickle.PicklingError, TypeError, AttributeError) as exc:
         raise EnvPoolError(
-            f"EnvPool: {target.name} or its arguments cannot be pickled for backend='process' ({exc}). Use a "
-            "class or function at the top of a module, not a lambda or a local one, or backend='inline'."
+            f"EnvPool: {target.name} or its arguments cannot be pickled for backend='process' ({exc}). Use "
+            "a class or function at the top of a module, not a lambda or a local one, or backend='inline'."
         ) from exc
     preparation: dict[str, Any] = {}
     if b"__main__" in data:
@@ -262,22 +305,3 @@ def _ask_to_close(workers: list[_Worker]) -> None:
         logger.warning(
             "%d environments did not close within %.0f s and were killed", len(waiting), _CLOSE_TIMEOUT
         )
-
-
-def _end(worker: _Worker) -> str:
-    """Kill the worker with all it started, reap it, and say how its process ended."""
-    process = worker.process
-    died = process.returncode is not None or _is_dead(worker)
-    if process.returncode is None:
-        kill_worker(process.pid, worker.token)
-    worker.pipe.close()
-    try:
-        code = process.wait(_REAP_TIMEOUT)
-    except subprocess.TimeoutExpired:  # in the kernel, on a dead disk or the like
-        logger.error("process %d of slot %d does not end after SIGKILL", process.pid, worker.slot)
-        return "the environment's process hangs in the kernel"
-    if not died:
-        return "the environment's process was killed"
-    if code < 0:
-        return f"the environment's process died of {signal.Signals(-code).name}"
-    return f"the environment's process ended by itself with exit status {code}"

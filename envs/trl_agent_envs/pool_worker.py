@@ -13,16 +13,11 @@ import io
 import multiprocessing.spawn
 import os
 import pickle
-import select
-import signal
-import sys
-import threading
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from trl_agent_envs.pool_kill import kill_marked
 from trl_agent_envs.pool_outcome import Outcome, describe, find_state_key, reset_outcome, step_outcome
 
 if TYPE_CHECKING:
@@ -31,22 +26,16 @@ if TYPE_CHECKING:
     from trl_agent_envs.pool_outcome import StateKey
     from trl_agent_envs.pool_target import EnvTarget
 
-_PARENT_CHECK = 2.0  # seconds between looks at the parent's id, in case someone else holds the lifeline open
-_PR_SET_PDEATHSIG = 1
-
 importing_main = False
 """True while the parent's main script is imported here; starting a pool then would never end."""
 
 
-def main(
-    *, connection: int, lifeline: int, payload: int, parent: int, token: str, signal_on_death: bool
-) -> None:
-    """Serve until told to close or the parent (a process id) is gone. The first three are descriptors."""
-    for descriptor in (connection, lifeline, payload):
+def main(*, connection: int, payload: int) -> None:
+    """Serve until told to close, or until the parent is gone. Both arguments are descriptors."""
+    for descriptor in (connection, payload):
         os.set_inheritable(
             descriptor, False
         )  # a child that held the pipe open would hide this worker's death
-    _die_with_parent(lifeline, parent, token, signal_on_death)
     with Connection(connection) as pipe:
         _serve(pipe, payload)
 
@@ -133,20 +122,3 @@ def _load_target(payload: int) -> EnvTarget:
         importing_main = False
     target: EnvTarget = pickle.load(data)  # noqa: S301 - as above
     return target
-
-
-def _die_with_parent(lifeline: int, parent: int, token: str, signal_on_death: bool) -> None:
-    """See to it that this process and its children end when the parent does, even in the middle of a step."""
-    if signal_on_death and sys.platform == "linux":  # reaches even a step that holds the interpreter's lock
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            if select.select([lifeline], [], [], _PARENT_CHECK)[0]:
-                break
-        kill_marked(token)
-        os.killpg(os.getpgrp(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="lifeline", daemon=True).start()
