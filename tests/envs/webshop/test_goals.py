@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from trl_agent_envs.webshop import RawCatalog, Shop
+from trl_agent_envs.webshop.goals import build_goals
+
+
+def test_one_goal_for_each_combination(strict: Shop) -> None:
+    goals = strict.goals("synthetic")
+    assert [goal.goal_id for goal in goals] == list(range(10))  # 2*2 rugs, 2*2 shoes, 1, 1
+    rug = next(goal for goal in goals if goal.options == {"color": "black", "item shape": "round"})
+    start = "Find me rugs with hand woven with color: black, and item shape: round, and price lower than "
+    assert rug.instruction == f"{start}{rug.price_upper:.2f} dollars"
+    assert rug.price_upper in (40.0, 50.0, 60.0)  # the larger of two of 30, 40, 50, 60
+    assert rug.attributes == ("hand woven", "non slip")
+    assert rug.weight == pytest.approx(1 / 4)  # both attributes are wanted by the four rug goals
+    dear = next(goal for goal in goals if goal.asin == "B000000004")
+    assert (dear.price_upper, dear.instruction) == (1_000_000, "Find me shoes")  # only 990 lies above 985
+
+
+def test_human_goals(strict: Shop) -> None:
+    (goal,) = strict.goals("human")  # an instruction that wants no attribute is no goal
+    assert (goal.asin, goal.options, goal.weight) == ("B000000003", ("café noir",), 1.0)
+    assert goal.instruction.startswith("i want noir trail shoes, and price lower than ")
+
+
+def test_order_is_fixed_and_price_limits_follow_the_seed(raw: RawCatalog) -> None:
+    shops = [Shop.load(raw, price_seed=seed) for seed in (0, 0, 1)]
+    first, again, other = ([(g.asin, g.options) for g in shop.goals()] for shop in shops)
+    assert first == again == other
+    assert shops[0].goals() == shops[1].goals()
+    assert shops[0].prices != shops[2].prices
+    assert 30.0 <= shops[0].prices["B000000003"] <= 50.25
+    assert shops[0].prices["B000000002"] == 100.0
+
+
+def test_price_limit_frequencies(raw: RawCatalog) -> None:
+    """Of the four tens above the price, the second, third and fourth come up in 1, 2 and 3 of 6 draws."""
+    shop = Shop.load(raw)
+    rng = random.Random(5)
+    counts: dict[float, int] = {}
+    for _ in range(1200):
+        goals = build_goals("synthetic", shop.catalog, shop.prices, rng)
+        limit = next(goal.price_upper for goal in goals if goal.asin == "B000000001")
+        counts[limit] = counts.get(limit, 0) + 1
+    assert counts == {
+        40.0: pytest.approx(200, abs=50),
+        50.0: pytest.approx(400, abs=60),
+        60.0: pytest.approx(600, abs=60),
+    }
+
+
+def test_unknown_and_empty_sets(raw: RawCatalog) -> None:
+    shop = Shop.load(raw)
+    with pytest.raises(ValueError, match="goals must be one of synthetic, human; got 'all'"):
+        shop.goals("all")
+    raw.human.clear()
+    with pytest.raises(ValueError, match="six has no human goals"):
+        Shop.load(raw).goals("human")
