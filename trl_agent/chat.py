@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from trl_agent._compat import (
     supports_tool_calling,
 )
 from trl_agent.trajectory import Segment
+
+logger = logging.getLogger(__name__)
 
 # Plain words, so that no template and no tokenizer treats them specially.
 _ACTION = "qzactionqz"
@@ -146,20 +149,32 @@ class ChatFormat:
         # TRL's check renders a tool call, so it only says something about templates that know tools.
         trl_agrees = not supports_tool_calling(self.tokenizer) or is_chat_template_prefix_preserving(self.tokenizer)
         problem = self._what_it_rewrites(own)
-        if trl_agrees and problem is None:
+        keeps_reasoning = problem is not None or self._keeps_reasoning(own)
+        if trl_agrees and problem is None and keeps_reasoning:
             return own
-        reason = problem or "a message changes when a tool message follows it"
         try:
             patched = get_training_chat_template(self.tokenizer)
         except ValueError:
             patched = None  # TRL has no version of this template
-        if patched is None or self._what_it_rewrites(patched) is not None:
-            raise ValueError(
-                f"the chat template of tokenizer {self._name!r} is not prefix-preserving ({reason}), so the tokens "
-                "of one turn would not be a prefix of the next one's, and TRL has no training template for it. "
-                "Pass chat_template=... with a template that renders a message the same whatever follows it"
+        if patched is not None and self._what_it_rewrites(patched) is None:
+            return patched
+        if trl_agrees and problem is None:
+            logger.warning(
+                "The chat template of tokenizer %r drops the reasoning of earlier turns, and TRL has no training "
+                "template for it. Here earlier reasoning stays in the context, as the policy sampled it.",
+                self._name,
             )
-        return patched
+            return own
+        raise ValueError(
+            f"the chat template of tokenizer {self._name!r} is not prefix-preserving "
+            f"({problem or 'a message changes when a tool message follows it'}), so the tokens of one turn would "
+            "not be a prefix of the next one's, and TRL has no training template for it. Pass chat_template=... "
+            "with a template that renders a message the same whatever follows it"
+        )
+
+    def _keeps_reasoning(self, template: str) -> bool:
+        thought = f"<think>\n{_REASONING}\n</think>\n\n{_ACTION}"
+        return _REASONING in self._render([_user("x"), _assistant(thought), _user("y")], template=template)
 
     def _what_it_rewrites(self, template: str) -> str | None:
         """Say how `template` breaks the rule that a conversation only grows, or None if it keeps it."""
@@ -187,9 +202,6 @@ class ChatFormat:
             return "a turn changes when more turns follow it"
         if _after(long, _ACTION_2) != _after(short, _ACTION):
             return "what follows an answer depends on the turn"
-        thinking = render([*one, _assistant(f"<think>\n{_REASONING}\n</think>\n\n{_ACTION}"), _user("y")])
-        if _REASONING not in thinking:
-            return "the reasoning of earlier turns is dropped"
         return None
 
     def _detect_system_role(self) -> bool:
