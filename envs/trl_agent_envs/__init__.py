@@ -3,6 +3,7 @@
 import gymnasium as _gym
 
 from trl_agent_envs import records
+from trl_agent_envs.checker import check_agent_env
 from trl_agent_envs.core import AgentEnv, Backend, StepInfo, TruncationCause, UnicodeText
 from trl_agent_envs.pool import EnvEvent, EnvPool, EnvPoolError
 
@@ -15,6 +16,7 @@ __all__ = [
     "StepInfo",
     "TruncationCause",
     "UnicodeText",
+    "check_agent_env",
     "records",
 ]
 

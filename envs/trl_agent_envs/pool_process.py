@@ -69,7 +69,7 @@ class ProcessBackend:
         self._payload = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._payload.write(_pickle_target(target))
         self._payload.flush()
-        # A pool within a worker of another: the outer one's mark comes first, so that it finds these workers too.
+        # A pool within a worker of another: the outer one's mark comes first, so that it finds them too.
         self._token = os.environ.get(TOKEN_VARIABLE, "") + "/" + secrets.token_hex(16)
         self._keeper = _Keeper(self._token)
         self._workers: list[_Worker | None] = [None] * num_envs
@@ -233,7 +233,7 @@ class ProcessBackend:
 
 
 class _Keeper:
-    """A small process that outlives this one, by whatever way it ends, to kill the workers it leaves behind."""
+    """A small process that outlives this one, however that ends, to kill the workers it leaves behind."""
 
     def __init__(self, token: str) -> None:
         theirs, self._lifeline = os.pipe()

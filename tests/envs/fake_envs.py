@@ -147,7 +147,7 @@ class StubbornEnv(CountEnv):
 
 
 class AsyncCountEnv(CountEnv):
-    """`CountEnv` with coroutines: "sleep" and "hang" await, "block" holds the loop, "deaf" ignores a cancel."""
+    """`CountEnv` with coroutines: "sleep" and "hang" await, "block" holds the loop, "deaf" shuns a cancel."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": [], "backend": "async"}
     closed: ClassVar[list[int]] = []
