@@ -91,10 +91,12 @@ def _read_nouns(file: Path) -> dict[str, tuple[str, ...]]:
                 continue
             try:
                 record = json.loads(line)
-                asin, nouns = record["asin"], tuple(record["nouns"])
+                asin, nouns = record["asin"], record["nouns"]
+                if not isinstance(nouns, list) or not all(isinstance(noun, str) for noun in nouns):
+                    raise TypeError("nouns is not a list of strings")
             except (json.JSONDecodeError, KeyError, TypeError) as error:
                 raise CatalogError(
                     f'{file}:{number}: expected {{"asin": ..., "nouns": [...]}}: {error!r}'
                 ) from error
-            listed[asin] = nouns
+            listed[asin] = tuple(nouns)
     return listed

@@ -17,7 +17,7 @@ from .shop import Shop
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
-NEAR_IDENTICAL = 0.8
+NEAR_IDENTICAL = 0.7
 """Titles are near-identical when their words (numbers left out) have at least this Jaccard index."""
 
 ORIGINAL_RANGES = {"original:test": (0, 500), "original:eval": (500, 1500), "original:train": (1500, None)}
@@ -27,10 +27,10 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 
 def splits(goal_set: str = "synthetic", shop: Shop | None = None) -> dict[str, list[int]]:
-    """Return the goal ids of "train" (80 % of products), "dev" and "test" (10 % each), in ascending order.
+    """Return the goal ids of "train" (80 % of products or more), "dev" and "test" (10 % or less).
 
-    The split of a product follows from its asin alone, or the smallest asin of the products whose titles are
-    near-identical; it does not change with seeds or versions.
+    The split of a product follows from its asin alone; where titles are near-identical, from the asins of all
+    their products (train if any of them is). It does not change with seeds or versions.
 
     Args:
         goal_set: "synthetic" or "human".
@@ -74,7 +74,12 @@ def product_splits(catalog: Catalog) -> dict[str, Split]:
     kept = _of_catalog.get(catalog)
     if kept is None:
         leaders = near_identical([p.asin for p in catalog], [p.title for p in catalog])
-        kept = _of_catalog[catalog] = {asin: hashed_split(leader) for asin, leader in leaders.items()}
+        groups: dict[str, set[Split]] = defaultdict(set)
+        for asin, leader in leaders.items():
+            groups[leader].add(hashed_split(asin))
+        # Training wins: what is trained on is never tested on, also not when products are added later.
+        of_group = {leader: min(found, key=SPLITS.index) for leader, found in groups.items()}
+        kept = _of_catalog[catalog] = {asin: of_group[leader] for asin, leader in leaders.items()}
     return kept
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trl_agent_envs.checker import check_agent_env
 from trl_agent_envs.webshop import Compat, RawCatalog
 from trl_agent_envs.webshop.env import WebShopEnv
 from trl_agent_envs.webshop.synthetic import generate
@@ -34,6 +35,13 @@ def play(env: WebShopEnv, walk: int, **reset: Any) -> list[Any]:
     while (action := env.sample_action(rng)) is not None:
         seen += [action, env.step(action), env.state_key()]
     return seen
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"observation_mode": "text_rich"}, {"compat": "original", "max_turns": 4}]
+)
+def test_contract(kwargs: Any) -> None:
+    check_agent_env(make(**kwargs))
 
 
 def test_make_by_id() -> None:

@@ -37,9 +37,19 @@ def test_disjoint_by_product_and_about_80_10_10() -> None:
     assert not asins["train"] & asins["dev"]
     assert not asins["train"] & asins["test"]
     assert not asins["dev"] & asins["test"]
-    assert 740 < len(asins["train"]) < 860
-    assert 60 < len(asins["dev"]) < 140
-    assert 60 < len(asins["test"]) < 140
+    assert 760 < len(asins["train"]) < 890
+    assert 55 < len(asins["dev"]) < 130
+    assert 55 < len(asins["test"]) < 130
+
+
+def test_near_identical_products_stay_together(raw: RawCatalog) -> None:
+    """Five products of one title, whose asins fall into all three splits, are all for training."""
+    for record, number in zip(raw.products, ("00", "07", "17", "27", "34", "01")):
+        record |= {"asin": f"B0000000{number}", "name": "Plain Wool Rug"}
+    raw.products[1]["name"] = "Lamp"
+    of_product = product_splits(Shop.load(raw).catalog)
+    assert hashed_split("B000000007") == of_product["B000000007"] == "test"
+    assert {split for asin, split in of_product.items() if asin != "B000000007"} == {"train"}
 
 
 def test_a_product_keeps_its_split_whatever_the_seed() -> None:
