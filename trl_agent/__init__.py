@@ -1,33 +1,36 @@
-"""Turn a language model into an agent by reinforcement learning. Start at `AgentPPOTrainer`."""
+"""Reinforcement learning for language-model agents, on TRL.
+
+Names are imported when first used, so ``import trl_agent`` costs nothing.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trl_agent.ppo_config import AgentPPOConfig
     from trl_agent.ppo_trainer import AgentPPOTrainer
-    from trl_agent.trajectory import Trajectory, Turn
+    from trl_agent.trajectory import Segment, Trajectory, Turn
 
-__all__ = ["AgentPPOConfig", "AgentPPOTrainer", "Trajectory", "Turn"]
+__all__ = ["AgentPPOConfig", "AgentPPOTrainer", "Segment", "Trajectory", "Turn"]
 
-_HOMES = {
-    "AgentPPOConfig": "trl_agent.ppo_config",
-    "AgentPPOTrainer": "trl_agent.ppo_trainer",
-    "Trajectory": "trl_agent.trajectory",
-    "Turn": "trl_agent.trajectory",
+__version__ = "0.1.0"
+
+_MODULES = {
+    "AgentPPOConfig": "ppo_config",
+    "AgentPPOTrainer": "ppo_trainer",
+    "Segment": "trajectory",
+    "Trajectory": "trajectory",
+    "Turn": "trajectory",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use: a trainer takes seconds to import, a trajectory does not."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*globals(), *__all__])

@@ -33,6 +33,16 @@ class Summary:
             "score_ci": list(self.score_ci),
         }
 
+    def to_metrics(self, prefix: str) -> dict[str, float]:
+        """As one flat dict for the log: `{prefix}_success`, `{prefix}_success_low` ..."""
+        metrics: dict[str, float] = {f"{prefix}_n": self.n}
+        for name, mean, (low, high) in (
+            ("success", self.success, self.success_ci),
+            ("score", self.score, self.score_ci),
+        ):
+            metrics |= {f"{prefix}_{name}": mean, f"{prefix}_{name}_low": low, f"{prefix}_{name}_high": high}
+        return metrics
+
 
 def bootstrap_interval(
     values: Sequence[float], *, level: float = 0.95, resamples: int = 2000, seed: int = 0

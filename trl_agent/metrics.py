@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather, gather_object
+from accelerate.utils import gather_object
+from torch import Tensor
 
-
-def gather_rows(accelerator: Accelerator, values: Sequence[float]) -> list[list[float]]:
-    """Return every rank's `values`, by rank. All ranks call it, with as many values."""
-    if accelerator.num_processes == 1:
-        return [list(values)]
-    dtype = torch.float32 if accelerator.device.type == "mps" else torch.float64
-    row = torch.tensor([list(values)], dtype=dtype, device=accelerator.device)
-    return gather(row).tolist()
-
-
-def global_sums(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
-    """Add `values` over the ranks, element by element."""
-    return [sum(column) for column in zip(*gather_rows(accelerator, values), strict=True)]
+from trl_agent.batch import EpisodeTensors
+from trl_agent.processes import global_sums
+from trl_agent.trajectory import Trajectory, TruncationCause
 
 
 class MetricSums:
@@ -56,3 +48,54 @@ class MetricSums:
                 largest[name] = max(largest.get(name, value), value)
         means = {name: total / count for name, (total, count) in sums.items() if count}
         return {**means, **largest}
+
+
+def count_rollout(trajectories: Sequence[Trajectory], sums: MetricSums) -> None:
+    """Add what an update's episodes were like; every metric is a mean over episodes."""
+    n = len(trajectories)
+    sums.add("objective/scores", sum(t.score for t in trajectories), n)
+    sums.add("env/score", sum(t.score for t in trajectories), n)
+    sums.add("env/success", sum(t.success for t in trajectories), n)
+    sums.add("env/return", sum(turn.reward for t in trajectories for turn in t.turns), n)
+    sums.add("env/turns", sum(len(t.turns) for t in trajectories), n)
+    sums.add("env/action_tokens", sum(t.num_action_tokens for t in trajectories), n)
+    sums.add("env/tokens", sum(t.num_tokens for t in trajectories), n)
+    sums.add(
+        "env/action_errors", sum(turn.action_error is not None for t in trajectories for turn in t.turns), n
+    )
+    for cause in get_args(TruncationCause):
+        sums.add(f"env/truncated_{cause}", sum(t.truncation_cause == cause for t in trajectories), n)
+
+
+def count_objective(
+    episodes: Sequence[EpisodeTensors], kls: Sequence[Tensor | None], kl_coef: float, sums: MetricSums
+) -> None:
+    """Add the objective's parts, sums over an episode's tokens, as means over episodes."""
+    n = len(episodes)
+    kl = sum(float(x.sum()) for x in kls if x is not None)
+    reward = sum(float(e.rewards.sum()) for e in episodes)
+    sums.add("objective/kl", kl, n)
+    sums.add("objective/non_score_reward", -kl_coef * kl, n)
+    sums.add("objective/rlhf_reward", reward, n)
+    sums.add("objective/entropy", -sum(float(e.logprobs.sum()) for e in episodes), n)
+    sums.add(
+        "val/value_avg",
+        sum(float(e.values.sum()) for e in episodes),
+        sum(e.num_action_tokens for e in episodes),
+    )
+
+
+def moments(accelerator: Accelerator, tensors: Sequence[Tensor]) -> tuple[float, float]:
+    """Return mean and (population) variance over the elements of all ranks' tensors; (0, 1) of nothing.
+
+    Two passes, so that a mean far from 0 costs no digits. All ranks call it.
+    """
+    flat = (
+        torch.cat([tensor.double() for tensor in tensors]) if tensors else torch.zeros(0, dtype=torch.float64)
+    )
+    total, count = global_sums(accelerator, [float(flat.sum()), flat.numel()])
+    if count == 0:
+        return 0.0, 1.0
+    mean = total / count
+    (squares,) = global_sums(accelerator, [float((flat - mean).square().sum())])
+    return mean, squares / count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
@@ -35,9 +36,9 @@ class Reference:
     """Scores action tokens under the reference.
 
     Args:
-        frozen: a copy of the policy, or another model. None where the policy is a PEFT model: then the reference
-            is the policy with the adapter `REFERENCE_ADAPTER` if it has that, else with its adapter off, so there
-            is one copy of the base model.
+        frozen: a copy of the policy, or another model. None where the policy is a PEFT model: then
+            the reference is the policy with the adapter `REFERENCE_ADAPTER` if it has that, else
+            with its adapter off, so there is one copy of the base model.
         actor: the actor-critic that is trained, not wrapped.
     """
 
@@ -78,7 +79,7 @@ class Reference:
         if self._frozen is not None:
             yield self._frozen
             return
-        policy = self._actor.policy
+        policy: Any = self._actor.policy
         if REFERENCE_ADAPTER not in policy.peft_config:
             with policy.disable_adapter():
                 yield self._actor
