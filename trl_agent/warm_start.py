@@ -1,4 +1,4 @@
-"""Behaviour cloning: TRL's SFTTrainer on the action tokens of demonstrations, keeping the best checkpoint on dev."""
+"""Behaviour cloning: TRL's SFTTrainer on the action tokens of demonstrations; the best epoch on dev is kept."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def clone_demonstrations(
     Args:
         model: a causal language model; trained in place (its PEFT-wrapped form where `peft_config` is given).
         segments: tokenized demonstrations with `action_mask` (`ChatFormat.encode_episode`).
-        args: TRL's SFT options. `completion_only_loss` is set here: without it TRL ignores the mask of tokenized
-            rows and trains on every token, observations too.
+        args: TRL's SFT options. `completion_only_loss` is set here: without it TRL ignores the mask of
+            tokenized rows and trains on every token, observations too.
         evaluate: dev score of a model, called before training and after each epoch.
         optimizer: instead of the one `args.optim` names.
 
@@ -128,3 +128,4 @@ def clone_demonstrations(
     unwrapped = trainer.accelerator.unwrap_model(trainer.model)
     keep.restore(unwrapped)
     return unwrapped, report
+

@@ -1,0 +1,87 @@
+"""Train an agent to shop: demonstrations, behaviour cloning, PPO, and a report on products never trained on.
+
+    accelerate launch recipes/ppo_webshop.py
+    accelerate launch recipes/ppo_webshop.py --data_dir DATA --model_name_or_path MODEL --use_peft
+    accelerate launch recipes/ppo_webshop.py --env_id my_pkg:MyEnv-v0
+
+Without an argument: the embedded shop and the small packaged model, on two CPU cores in minutes. Defaults are in
+ppo_webshop.yaml beside this file (or --config FILE); flags override them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from trl import ModelConfig, TrlParser, get_peft_config
+
+from trl_agent import AgentPPOConfig, AgentPPOTrainer
+from trl_agent.bc_arms import clone_both_ways
+from trl_agent.checkpoint import FINAL, claim_output_dir
+from trl_agent.experiment import Experiment, ExperimentArguments
+from trl_agent.report import table, write_report
+
+
+def parse() -> tuple[ExperimentArguments, AgentPPOConfig, ModelConfig]:
+    """YAML first, flags over it; an unknown name in either is an error."""
+    arguments = sys.argv[1:]
+    if "--config" not in arguments:
+        arguments = ["--config", str(Path(__file__).with_suffix(".yaml")), *arguments]
+    parser = TrlParser((ExperimentArguments, AgentPPOConfig, ModelConfig))
+    experiment, ppo, model = parser.parse_args_and_config(arguments)
+    if not any(a.partition("=")[0] == "--output_dir" for a in arguments):
+        folder = [f"runs/ppo_webshop-{time.strftime('%Y%m%d-%H%M%S')}"]
+        ppo.output_dir = broadcast_object_list(folder)[0] if PartialState().num_processes > 1 else folder[0]
+    return experiment, ppo, model
+
+
+def main() -> None:
+    arguments, ppo, model_args = parse()
+    say = print if PartialState().is_main_process else lambda *_: None
+    if PartialState().is_main_process:
+        claim_output_dir(ppo.output_dir, resume=ppo.resume_from_checkpoint or False, overwrite=ppo.overwrite_output_dir)
+    run = Experiment(arguments, ppo, model_args)
+    say(f"writing to {run.output_dir}")
+
+    with run.phase("random"):
+        results = {"random": run.random_baseline()}
+    peft_config = get_peft_config(model_args)
+    cloned = None
+    if run.bc_epochs:
+        with run.phase("cloning"):
+            policy, cloned = clone_both_ways(run)
+        peft_config = None  # the clone has the adapter already
+    else:
+        policy, _ = run.load_model()
+    with run.phase("test"):
+        results["bc"] = run.evaluate(policy, "bc")
+
+    trainer = AgentPPOTrainer(
+        ppo,
+        processing_class=run.tokenizer,
+        model=policy,
+        env_id=arguments.env_id,
+        env_kwargs=run.env_kwargs("train"),
+        eval_env_kwargs=run.env_kwargs("dev"),
+        peft_config=peft_config,
+    )
+    with run.phase("ppo"):
+        trainer.train()
+    with run.phase("test"):
+        results["ppo"] = run.evaluate(trainer.actor.policy, "ppo")
+
+    if PartialState().is_main_process:
+        extra = {"cloning": asdict(cloned)} if cloned else {}
+        report = write_report(
+            run.output_dir, results, seconds=run.seconds, seed=ppo.seed, cost=trainer.ledger.summary(), extra=extra
+        )
+        say(table(report))
+        say(f"\n{run.output_dir}/report.json, curve.png, trajectories/; the agent is in {run.output_dir}/{FINAL}")
+
+
+if __name__ == "__main__":
+    main()

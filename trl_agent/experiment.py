@@ -1,0 +1,231 @@
+"""What the recipes share: the environment's splits, the model, demonstrations, and evaluation on held-out goals."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+from accelerate import PartialState
+from transformers import PreTrainedModel
+from trl import ModelConfig
+
+from trl_agent.chat import ChatFormat
+from trl_agent.demonstrations import (
+    Actor,
+    OracleActor,
+    RandomActor,
+    Reset,
+    play_scripted,
+    read_demonstrations,
+    seeded_resets,
+    write_demonstrations,
+)
+from trl_agent.evaluation import Summary, summarize, summarize_outcomes
+from trl_agent.model_loading import load_policy
+from trl_agent.play import Stage
+from trl_agent.ppo_config import AgentPPOConfig
+from trl_agent.step_records import trajectory_to_steps
+from trl_agent.trajectory import Trajectory
+from trl_agent_envs.core import AgentEnv
+from trl_agent_envs.records import EpisodeRecord
+from trl_agent_envs.webshop.demonstrator import Demonstrator
+from trl_agent_envs.webshop.env import WebShopEnv
+from trl_agent_envs.webshop.sampling import spread_goals
+from trl_agent_envs.webshop.splits import split_ids
+
+logger = logging.getLogger(__name__)
+
+WEBSHOP = "trl_agent/WebShop-v0"
+_DEV_SEED, _TEST_SEED, _DEMONSTRATION_SEED = 1_000_001, 1_000_002, 1_000_003
+"""Apart from each other and from any seed that training uses."""
+
+
+@dataclass
+class ExperimentArguments:
+    """The environment, the demonstrations and the evaluation of a recipe."""
+
+    env_id: str = field(default=f"trl_agent_envs:{WEBSHOP}", metadata={"help": "Gymnasium id, 'package:Name-v0'."})
+    env_kwargs: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "JSON: further arguments of the environment."}
+    )
+    data_dir: str | None = field(
+        default=None, metadata={"help": "WebShop: folder with the original's data files. None = embedded catalogue."}
+    )
+    goals: str = field(default="synthetic", metadata={"help": "WebShop: 'synthetic' or 'human' instructions."})
+    observation_mode: str = field(default="text", metadata={"help": "WebShop: 'text' or 'text_rich'."})
+    demonstrations: str | None = field(
+        default=None, metadata={"help": "File of step records to clone. None = a scripted crowd or oracle plays."}
+    )
+    num_demonstrations: int | None = field(
+        default=None, metadata={"help": "Episodes the crowd plays. None = a quarter of PPO's episodes, at most 1000."}
+    )
+    bc_epochs: int | None = field(
+        default=None,
+        metadata={"help": "Passes over the demonstrations before PPO; 0 = none. None = 3 for the small packaged model "
+                  "or with --demonstrations, else 0."},
+    )  # fmt: skip
+    bc_learning_rate: float = field(default=1e-3, metadata={"help": "Learning rate of cloning."})
+    dev_episodes: int | None = field(
+        default=None, metadata={"help": "Dev episodes after each epoch of cloning. None = up to 200."}
+    )
+    test_episodes: int | None = field(
+        default=None,
+        metadata={"help": "Held-out episodes of each final evaluation. None = as many as PPO plays, at most 500."},
+    )
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_demonstrations", 1), ("bc_epochs", 0), ("dev_episodes", 1), ("test_episodes", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value} is out of range: it must be None or at least {least}")
+        if self.bc_learning_rate <= 0:
+            raise ValueError(f"bc_learning_rate={self.bc_learning_rate} is out of range: it must be above 0")
+        if isinstance(self.env_kwargs, str):
+            self.env_kwargs = json.loads(self.env_kwargs)
+
+
+class Experiment:
+    """One environment, one model, and the goals to train, tune and test on.
+
+    The test goals are those of products that neither demonstrations nor PPO ever saw (for an environment without
+    splits: seeds they never saw).
+    """
+
+    def __init__(self, arguments: ExperimentArguments, ppo: AgentPPOConfig, model: ModelConfig) -> None:
+        self.arguments, self.ppo, self.model_args = arguments, ppo, model
+        self.state = PartialState()
+        self.output_dir = Path(str(ppo.output_dir))
+        self.seconds: dict[str, float] = {}
+        self.is_webshop = arguments.env_id.endswith(WEBSHOP)
+        planned = ppo.max_updates * ppo.episodes_per_update
+        packaged = model.model_name_or_path is None
+        self.bc_epochs = arguments.bc_epochs
+        if self.bc_epochs is None:
+            self.bc_epochs = 3 if packaged or arguments.demonstrations else 0
+        self.num_demonstrations = arguments.num_demonstrations or min(1000, max(8, planned // 4))
+        self.dev_episodes = arguments.dev_episodes or min(200, max(8, planned // 16))
+        self.test_episodes = arguments.test_episodes or min(500, max(8, planned))
+        self.use_system_prompt = not packaged
+        ppo.use_system_prompt = self.use_system_prompt
+        self.make_env("train").close()  # a wrong id or data file is found before anything is trained
+        _, self.tokenizer = self.load_model()
+        self.chat = ChatFormat(self.tokenizer)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the wall-clock time inside to `seconds[name]`."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    # ---- environment --------------------------------------------------------------------------------------
+    def env_kwargs(self, split: str) -> dict[str, Any]:
+        """Arguments of the environment for a split; only WebShop has splits."""
+        extra = dict(self.arguments.env_kwargs or {})
+        if not self.is_webshop:
+            return extra
+        arguments = self.arguments
+        own = {"data_dir": arguments.data_dir, "goals": arguments.goals, "observation_mode": arguments.observation_mode}
+        limit = {} if self.ppo.max_turns is None else {"max_turns": self.ppo.max_turns}
+        return {**own, **limit, "split": split, **extra}
+
+    def make_env(self, split: str) -> gym.Env[str, str]:
+        return gym.make(self.arguments.env_id, disable_env_checker=True, **self.env_kwargs(split))
+
+    def resets(self, split: str, number: int) -> list[Reset]:
+        """Episodes to play for a dev or test score: goals spread over products, or seeds kept for this split."""
+        if not self.is_webshop:
+            return seeded_resets(number, {"dev": _DEV_SEED, "test": _TEST_SEED}[split])
+        env = self.make_env(split).unwrapped
+        assert isinstance(env, WebShopEnv)
+        ids = split_ids(self.arguments.goals, split, env.shop)
+        return [(goal_id, {"goal_id": goal_id}) for goal_id in spread_goals(env.goals, ids, number)]
+
+    # ---- model --------------------------------------------------------------------------------------------
+    def load_model(self) -> tuple[PreTrainedModel, Any]:
+        args = self.model_args
+        dtype = torch.float32 if args.dtype in (None, "auto") else getattr(torch, args.dtype)
+        return load_policy(
+            args.model_name_or_path,
+            dtype=dtype,
+            revision=args.model_revision,
+            attn_implementation=args.attn_implementation,
+        )
+
+    # ---- demonstrations -----------------------------------------------------------------------------------
+    def demonstrations(self) -> list[EpisodeRecord]:
+        """Read the demonstrations, or let a scripted crowd (WebShop) or the environment's oracle play them."""
+        path = self.arguments.demonstrations
+        if path is not None:
+            return read_demonstrations(path)
+        env = self.make_env("train")
+        actor: Actor = Demonstrator(seed=self.ppo.seed) if self.is_webshop else OracleActor()
+        resets = seeded_resets(self.num_demonstrations, _DEMONSTRATION_SEED + self.ppo.seed)
+        episodes = play_scripted(env, actor, resets, progress=self._label("demonstrations"))
+        if self.state.is_main_process:
+            write_demonstrations(self.output_dir / "trajectories" / "demonstrations.jsonl", episodes)
+        return episodes
+
+    # ---- evaluation ---------------------------------------------------------------------------------------
+    def stage(self, split: str) -> Stage:
+        ppo = self.ppo
+        return Stage(
+            self.arguments.env_id,
+            self.env_kwargs(split),
+            self.chat,
+            num_envs=ppo.num_envs,
+            max_new_tokens=ppo.max_new_tokens,
+            max_length=ppo.max_length,
+            max_turns=ppo.max_turns,
+            use_system_prompt=self.use_system_prompt,
+            seed=ppo.seed,
+            precision=torch.bfloat16 if ppo.bf16 else torch.float16 if ppo.fp16 else None,
+            pool_kwargs={"step_timeout": ppo.step_timeout, "episode_timeout": ppo.episode_timeout},
+        )
+
+    def dev_success(self, model: PreTrainedModel) -> float:
+        """Greedy success rate on dev goals (mean score where nothing succeeds yet counts a little)."""
+        summary = summarize(self.stage("dev").play(model, self.resets("dev", self.dev_episodes), temperature=0.0))
+        return summary.success + 1e-3 * summary.score
+
+    def test(self, model: PreTrainedModel, name: str, greedy: bool) -> Summary:
+        """Play the test goals; rank 0 keeps some of the episodes as step records."""
+        label = f"{name} {'greedy' if greedy else 'sampled'}"
+        trajectories = self.stage("test").play(
+            model,
+            self.resets("test", self.test_episodes),
+            temperature=0.0 if greedy else self.ppo.temperature,
+            progress=self._label(f"test: {label}"),
+        )
+        self.keep_samples(trajectories, f"{name}-{'greedy' if greedy else 'sampled'}")
+        return summarize(trajectories)
+
+    def evaluate(self, model: PreTrainedModel, name: str) -> dict[str, Summary]:
+        return {how: self.test(model, name, how == "greedy") for how in ("greedy", "sampled")}
+
+    def random_baseline(self) -> dict[str, Summary] | None:
+        """Random valid actions on the test goals; None where the environment cannot tell what is valid."""
+        env = self.make_env("test")
+        if type(env.unwrapped).sample_action is AgentEnv.sample_action:  # type: ignore[attr-defined]
+            return None
+        episodes = play_scripted(
+            env, RandomActor(self.ppo.seed), self.resets("test", self.test_episodes), progress=self._label("test: random")
+        )
+        summary = summarize_outcomes((episode.score or 0.0, episode.success) for episode in episodes)
+        return {"greedy": summary, "sampled": summary}  # chance has no mode
+
+    def keep_samples(self, trajectories: Sequence[Trajectory], name: str, number: int = 50) -> None:
+        if self.state.is_main_process:
+            path = self.output_dir / "trajectories" / f"{name}.jsonl"
+            write_demonstrations(path, [trajectory_to_steps(t) for t in trajectories[:number] if t.turns])
+
+    def _label(self, text: str) -> str | None:
+        return text if self.state.is_main_process else None
