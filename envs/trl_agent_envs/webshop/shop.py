@@ -25,8 +25,9 @@ _CACHED_QUERY_LENGTH = 300
 _CACHED_TITLES = 16384
 
 _lock = threading.RLock()
-_catalogs: dict[str | None, Catalog] = {}
-_indexes: dict[str | None, SearchIndex] = {}
+_Source = tuple[object, ...]
+_catalogs: dict[_Source, Catalog] = {}
+_indexes: dict[_Source, SearchIndex] = {}
 _shops: dict[tuple[object, ...], Shop] = {}
 
 
@@ -87,12 +88,12 @@ class Shop:
         if isinstance(data_dir, RawCatalog):
             catalog = Catalog.load(data_dir)
             return cls(catalog, compat=switches, price_seed=price_seed, title_nouns_source=title_nouns)
-        key = None if data_dir is None else str(Path(data_dir).resolve())
+        key = _source_key(data_dir)
         with _lock:
-            shop_key = (key, switches, price_seed, None if title_nouns is None else str(title_nouns))
+            shop_key = (key, switches, price_seed, _source_key(title_nouns))
             if shop_key not in _shops:
                 if key not in _catalogs:
-                    _catalogs[key] = Catalog.load(_embedded() if key is None else key)
+                    _catalogs[key] = Catalog.load(_embedded() if data_dir is None else data_dir)
                     _indexes[key] = _build_index(_catalogs[key])
                 _shops[shop_key] = cls(
                     _catalogs[key],
@@ -166,6 +167,18 @@ class Shop:
         elif self.compat.special_searches:
             return tuple(p for p in products if rest in p.attributes)
         raise SpecialSearchError(f"The search for {keywords[0]!r} failed.")
+
+
+def _source_key(path: str | Path | None) -> _Source:
+    """Return what tells one data source from another: path, and size and time of its files."""
+    if path is None:
+        return ()
+    place = Path(path)
+    files = (
+        sorted(place.glob("items_*.json")) if place.is_dir() else [place, *place.parent.glob("items_*.json")]
+    )
+    stats = [(file.name, file.stat()) for file in files if file.is_file()]
+    return (str(place.resolve()), *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
 
 
 def _build_index(catalog: Catalog) -> SearchIndex:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trl_agent_envs.webshop import Catalog, CatalogError, RawCatalog
+from trl_agent_envs.webshop import Catalog, CatalogError, RawCatalog, Shop
 from trl_agent_envs.webshop.synthetic import generate
 
 
@@ -48,6 +48,15 @@ def test_folder_and_records_give_the_same(tmp_path: Path, raw: RawCatalog, make:
         loaded = Catalog.load(source)
         assert loaded.products == expected.products
         assert loaded.human == expected.human
+
+
+def test_shop_notices_changed_files(tmp_path: Path, raw: RawCatalog) -> None:
+    _write(tmp_path, raw)
+    shop = Shop.load(tmp_path)
+    assert Shop.load(str(tmp_path)) is shop
+    raw.products.pop()
+    _write(tmp_path, raw)
+    assert len(Shop.load(tmp_path).catalog) == len(shop.catalog) - 1
 
 
 def test_human_instructions_may_be_absent(tmp_path: Path, raw: RawCatalog) -> None:

@@ -21,6 +21,11 @@ def test_one_goal_for_each_combination(strict: Shop) -> None:
     assert (dear.price_upper, dear.instruction) == (1_000_000, "Find me shoes")  # only 990 lies above 985
 
 
+def test_order_never_changes(strict: Shop) -> None:
+    """Python's `random.Random(233).shuffle`, frozen: a goal id has to mean the same goal on every machine."""
+    assert "".join(goal.asin[-1] for goal in strict.goals("synthetic")) == "3511333141"
+
+
 def test_human_goals(strict: Shop) -> None:
     (goal,) = strict.goals("human")  # an instruction that wants no attribute is no goal
     assert (goal.asin, goal.options, goal.weight) == ("B000000003", ("café noir",), 1.0)
