@@ -122,6 +122,9 @@ class AgentPPOConfig(PPOConfig):
     step_timeout: float = field(default=60.0, metadata={"help": "Seconds an environment's step may take."})
     episode_timeout: float | None = field(default=600.0, metadata={"help": "Seconds an episode may take."})
     max_env_retries: int = field(default=3, metadata={"help": "Failures in a row before giving up."})
+    use_system_prompt: bool = field(
+        default=True, metadata={"help": "Put the environment's rules before the first observation."}
+    )
     max_turns: int | None = field(default=None, metadata={"help": "Turns per episode; None = the env's."})
     max_new_tokens: int = field(default=64, metadata={"help": "Most tokens an action may have."})
     max_length: int = field(

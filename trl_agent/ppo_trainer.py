@@ -776,6 +776,7 @@ class AgentPPOTrainer(PPOTrainer):
                 base_seed=self.args.seed,
                 max_turns=self.args.max_turns,
                 max_length=self.args.max_length,
+                use_system_prompt=self.args.use_system_prompt,
             )
 
     def _on_main(self, action: Callable[[], Any]) -> Any:
