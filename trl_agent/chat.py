@@ -121,7 +121,9 @@ class ChatFormat:
         """
         segment = Segment()
         for k, (observation, action) in enumerate(steps):
-            segment.append_context(self.next(observation, True) if k else self.start(observation, system_prompt))
+            segment.append_context(
+                self.next(observation, True) if k else self.start(observation, system_prompt)
+            )
             ids = self.encode_action(action)
             segment.append_action(ids, [0.0] * len(ids))
         return segment
@@ -147,7 +149,9 @@ class ChatFormat:
         """The tokenizer's own template if earlier turns never change, else TRL's version of it."""
         own: str = self.tokenizer.chat_template
         # TRL's check renders a tool call, so it only says something about templates that know tools.
-        trl_agrees = not supports_tool_calling(self.tokenizer) or is_chat_template_prefix_preserving(self.tokenizer)
+        trl_agrees = not supports_tool_calling(self.tokenizer) or is_chat_template_prefix_preserving(
+            self.tokenizer
+        )
         problem = self._what_it_rewrites(own)
         keeps_reasoning = problem is not None or self._keeps_reasoning(own)
         if trl_agrees and problem is None and keeps_reasoning:
@@ -191,7 +195,12 @@ class ChatFormat:
         two = [*one, _assistant(_ACTION), _user(_OBSERVATION_2)]
         three = [*two, _assistant(_ACTION_2), _user(_OBSERVATION_2)]
         short, long = render(two), render(three)
-        for word, text in ((_OBSERVATION, short), (_ACTION, short), (_OBSERVATION_2, short), (_ACTION_2, long)):
+        for word, text in (
+            (_OBSERVATION, short),
+            (_ACTION, short),
+            (_OBSERVATION_2, short),
+            (_ACTION_2, long),
+        ):
             if word not in text:
                 return "it leaves out the content of user or assistant messages"
         if not short.startswith(_through(render(one), _OBSERVATION)):
@@ -237,7 +246,11 @@ class ChatFormat:
         tokens = set(self.tokenizer.all_special_tokens)
         tokens |= {self.tokenizer.convert_ids_to_tokens(i) for i in self.stop_token_ids}
         tokens = {token for token in tokens if len(token) > 1}
-        return re.compile("|".join(re.escape(t) for t in sorted(tokens, key=len, reverse=True))) if tokens else None
+        return (
+            re.compile("|".join(re.escape(t) for t in sorted(tokens, key=len, reverse=True)))
+            if tokens
+            else None
+        )
 
     def _escape(self, text: str) -> str:
         """Break up special tokens spelled out in a text that does not come from the policy."""
