@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-import pickle
 import random
 from collections.abc import Callable, Coroutine
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, get_args
 
 import gymnasium as gym
@@ -280,7 +280,7 @@ class _Checker:
     def _check_pickles(self, info: dict[str, Any]) -> None:
         for key, value in info.items():
             try:
-                pickle.dumps(value)
+                ForkingPickler.dumps(value)
             except Exception as exc:
                 seen = f"{_show(value)} does not pickle ({exc})"
                 raise AssertionError(

@@ -215,7 +215,8 @@ class EnvPool:
 
         Raises:
             EnvPoolError: the slot has no environment, which has no such method, or the method failed or
-                overran `step_timeout` (then the episode is lost: the slot needs a reset).
+                overran `step_timeout`, if it can be interrupted (then the episode is lost: the slot needs a
+                reset).
         """
         self._check_slot(slot)
         if self._states[slot] is _State.EMPTY:
@@ -366,5 +367,5 @@ def _check_count(name: str, value: int, least: int) -> None:
 
 
 def _check_seconds(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise EnvPoolError(f"EnvPool: {name}={value!r}, expected a number of seconds above 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise EnvPoolError(f"EnvPool: {name}={value!r}, expected a finite number of seconds above 0")

@@ -19,20 +19,18 @@ _ROUNDS = 20  # a process may fork while the list is read, so read again until n
 _PARENT_CHECK = 2.0  # seconds between looks at the parent's id, in case a fork of it holds the lifeline open
 
 
-def kill_worker(group: int, token: str) -> None:
-    """Kill the process group `group`, and every process marked with `token` (found on Linux only), SIGKILL.
-
-    The caller has not reaped the worker yet, so its id cannot have gone to another process. A browser puts
-    itself in a session of its own and a daemon changes parent: neither the group nor the tree of parents
-    finds those.
-    """
+def kill_group(group: int) -> None:
+    """Kill a worker's process group. Its leader is not reaped yet, so nothing else can have got its id."""
     with suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a group of zombies
         os.killpg(group, signal.SIGKILL)
-    kill_marked(token)
 
 
 def kill_marked(token: str) -> None:
-    """Kill every process whose mark begins with `token`, this one excepted."""
+    """Kill every process whose mark begins with `token`, this one excepted (Linux only).
+
+    A browser puts itself in a session of its own and a daemon changes parent: neither the process group nor
+    the tree of parents finds those.
+    """
     for _ in range(_ROUNDS):
         pids = marked_processes(token)
         if not pids:
@@ -81,7 +79,7 @@ def keep(lifeline: int, parent: int, token: str) -> None:
         for line in lines:
             (groups.add if line.startswith(b"+") else groups.discard)(int(line[1:]))
     for group in groups:
-        kill_worker(group, token)
+        kill_group(group)
     kill_marked(token)
 
 

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any, cast
 
 from trl_agent_envs import pool_kill, pool_worker
-from trl_agent_envs.pool_kill import TOKEN_VARIABLE, kill_worker
+from trl_agent_envs.pool_kill import TOKEN_VARIABLE, kill_group, kill_marked
 from trl_agent_envs.pool_outcome import Outcome
 from trl_agent_envs.pool_protocol import EnvEvent, EnvPoolError, EventKind, failed_event, overran
 from trl_agent_envs.pool_target import EnvTarget
@@ -129,7 +129,10 @@ class ProcessBackend:
             _ask_to_close([worker for worker in workers if worker.pipe not in busy])
         finally:  # Ctrl-C while waiting
             for worker in workers:
-                self._end(worker)
+                kill_group(worker.process.pid)
+            kill_marked(self._token)
+            for worker in workers:
+                self._reap(worker)
             self._workers = [None] * len(self._workers)
             self._keeper.close()
             self._payload.close()
@@ -215,10 +218,13 @@ class ProcessBackend:
         )
 
     def _end(self, worker: _Worker) -> str:
-        """Kill the worker with all it started, reap it, and say how its process ended."""
+        """Kill the worker with all it started, and say how its process ended."""
+        kill_group(worker.process.pid)
+        kill_marked(worker.token)
+        return self._reap(worker)
+
+    def _reap(self, worker: _Worker) -> str:
         process = worker.process
-        if process.returncode is None:
-            kill_worker(process.pid, worker.token)
         worker.pipe.close()
         try:
             code = process.wait(_REAP_TIMEOUT)

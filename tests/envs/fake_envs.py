@@ -146,6 +146,13 @@ class StubbornEnv(CountEnv):
         raise RuntimeError("cannot close")
 
 
+class ClingingEnv(CountEnv):
+    """Never finishes closing."""
+
+    def close(self) -> None:
+        time.sleep(1000)
+
+
 class AsyncCountEnv(CountEnv):
     """`CountEnv` with coroutines: "sleep" and "hang" await, "block" holds the loop, "deaf" shuns a cancel."""
 
@@ -178,6 +185,12 @@ class AsyncCountEnv(CountEnv):
 
     async def aclose(self) -> None:
         AsyncCountEnv.closed.append(id(self))
+
+
+class SlowInitEnv(AsyncCountEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(0.5)
 
 
 class PlainEnv(gym.Env[str, str]):

@@ -75,7 +75,7 @@ def episodes(draw: st.DrawFn) -> list[StepRecord]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(episodes(), max_size=3), st.sampled_from(["a.jsonl", "a.jsonl.gz"]))
 def test_whatever_is_written_is_read_again(written: list[list[StepRecord]], name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +135,7 @@ def test_a_malformed_row_is_named_by_file_line_and_field(
     assert text in str(caught.value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(ROW)), json_values)
 def test_any_other_type_in_a_field_is_an_error_that_names_it(field: str, value: Any) -> None:
     kinds = {"prompt": str, "response": str, "done": bool, "reward": (int, float)}
