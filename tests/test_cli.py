@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from trl_agent.cli import main, package_version
+from trl_agent import __version__
+from trl_agent.cli import main
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["--version"])
     assert stop.value.code == 0
-    assert capsys.readouterr().out == f"trl-agent {package_version()}\n"
+    assert capsys.readouterr().out == f"trl-agent {__version__}\n"
 
 
 def test_without_a_sub_command_it_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:

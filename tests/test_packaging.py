@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import trl_agent
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"trl_agent": "trl_agent", "trl_agent_envs": "envs/trl_agent_envs"}
 
@@ -41,6 +43,12 @@ def test_every_direct_dependency_has_a_tested_version() -> None:
         (specifier,) = pin.specifier
         assert specifier.operator == "==", f"{pin} is not one exact version"
         assert specifier.version in requirement.specifier, f"{pin} is outside {requirement}"
+
+
+def test_the_version_is_the_same_in_both_places() -> None:
+    project = pyproject()["project"]
+    assert isinstance(project, dict)
+    assert project["version"] == trl_agent.__version__
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-
-def package_version() -> str:
-    """The installed version, or "unknown" where the sources are used without an installation."""
-    try:
-        return version("trl-agent")
-    except PackageNotFoundError:
-        return "unknown"
+from trl_agent import __version__
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -23,7 +16,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="trl-agent", description="Train language-model agents by reinforcement learning."
     )
-    parser.add_argument("--version", action="version", version=f"trl-agent {package_version()}")
+    parser.add_argument("--version", action="version", version=f"trl-agent {__version__}")
     commands = parser.add_subparsers(title="sub-commands", metavar="COMMAND")
     _add_webshop(commands)
     return parser
