@@ -70,7 +70,7 @@ def _clone(run: Experiment, episodes: Sequence[EpisodeRecord], name: str) -> tup
     set_seed(run.ppo.seed)
     model, _ = run.load_model()
     segments = encode_demonstrations(
-        episodes, run.chat, use_system_prompt=run.use_system_prompt, max_length=run.ppo.max_length
+        episodes, run.chat, use_system_prompt=run.ppo.use_system_prompt, max_length=run.ppo.max_length
     )
     model, report = clone_demonstrations(
         model,

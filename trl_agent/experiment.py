@@ -32,6 +32,7 @@ from trl_agent.evaluation import Summary, summarize, summarize_outcomes
 from trl_agent.model_loading import load_policy
 from trl_agent.play import Stage
 from trl_agent.ppo_config import AgentPPOConfig
+from trl_agent.small_model import CHAT_TEMPLATE
 from trl_agent.step_records import trajectory_to_steps
 from trl_agent.trajectory import Trajectory
 from trl_agent_envs.core import AgentEnv
@@ -113,11 +114,11 @@ class Experiment:
         self.num_demonstrations = arguments.num_demonstrations or min(1000, max(8, planned // 4))
         self.dev_episodes = arguments.dev_episodes or min(200, max(8, planned // 16))
         self.test_episodes = arguments.test_episodes or min(500, max(8, planned))
-        self.use_system_prompt = not packaged
-        ppo.use_system_prompt = self.use_system_prompt
         self.make_env("train").close()  # a wrong id or data file is found before anything is trained
         _, self.tokenizer = self.load_model()
         self.chat = ChatFormat(self.tokenizer)
+        if self.tokenizer.chat_template == CHAT_TEMPLATE:  # the small model has no system turn
+            ppo.use_system_prompt = False
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -185,7 +186,7 @@ class Experiment:
             max_new_tokens=ppo.max_new_tokens,
             max_length=ppo.max_length,
             max_turns=ppo.max_turns,
-            use_system_prompt=self.use_system_prompt,
+            use_system_prompt=self.ppo.use_system_prompt,
             seed=ppo.seed,
             precision=torch.bfloat16 if ppo.bf16 else torch.float16 if ppo.fp16 else None,
             pool_kwargs={"step_timeout": ppo.step_timeout, "episode_timeout": ppo.episode_timeout},

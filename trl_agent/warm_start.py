@@ -125,7 +125,8 @@ def clone_demonstrations(
         peft_config=peft_config,
     )
     trainer.train()
-    unwrapped = trainer.accelerator.unwrap_model(trainer.model)
+    # without the autocast wrapper that Accelerate put around `forward`: the next trainer puts its own
+    unwrapped = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     keep.restore(unwrapped)
     return unwrapped, report
 

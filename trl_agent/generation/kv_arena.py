@@ -48,7 +48,7 @@ class KVArena(Cache):
 
     def __init__(self, num_layers: int, max_rows: int, dtype: torch.dtype | None = None) -> None:
         self.max_rows = max_rows
-        self.dtype = dtype
+        self.kv_dtype = dtype  # not "dtype": Accelerate takes whatever has one for a tensor
         self.num_rows = 0
         self.capacity = 0
         self.window: _Window | None = None
@@ -160,8 +160,8 @@ class _ArenaLayer(CacheLayerMixin):
         rows, columns = self.arena.num_rows, self.arena.capacity
         # Zeros, because a masked column still enters a product with weight 0, and 0 * NaN is NaN.
         shapes = [(rows, states.shape[1], columns, states.shape[3]) for states in (key_states, value_states)]
-        self.keys = key_states.new_zeros(shapes[0], dtype=self.arena.dtype)
-        self.values = value_states.new_zeros(shapes[1], dtype=self.arena.dtype)
+        self.keys = key_states.new_zeros(shapes[0], dtype=self.arena.kv_dtype)
+        self.values = value_states.new_zeros(shapes[1], dtype=self.arena.kv_dtype)
         self.is_initialized = True
 
     def update(

@@ -37,7 +37,8 @@ class TransformersBackend:
         max_kept_rows: most conversations whose cache is kept; at least `max_batch_rows`. The one unused for longest
             is forgotten first and encoded again when it comes back.
         keep_cache: False re-encodes each conversation every turn.
-        autocast_dtype: run under `torch.autocast` of this type; None = in the model's own.
+        autocast_dtype: run under `torch.autocast` of this type; None = as the caller does (in the model's own
+            type, or under the autocast that is on).
 
     A model whose cache cannot be kept (sliding windows, recurrent states, attention without masks) is run by
     re-encoding, with a warning that says why.
@@ -182,6 +183,8 @@ class TransformersBackend:
         if not self._checked:
             self._arena = self._make_arena()
             self._checked = True
+        if self._arena is not None and self._arena.kv_dtype != self._autocast():
+            self._arena = self._new_arena(self.max_kept_rows)
         if self._arena is None:
             return ReencodingDecoder(self._inner, pad_token_id=self.pad_token_id)
         return self._arena_decoder(self._arena)
@@ -192,12 +195,24 @@ class TransformersBackend:
             arena,
             pad_token_id=self.pad_token_id,
             max_prefill_tokens=self.max_prefill_tokens,
-            mask_dtype=self.autocast_dtype or self._inner.dtype,
+            mask_dtype=self._score_dtype(),
         )
 
     def _new_arena(self, max_rows: int) -> KVArena:
         layers = self._inner.config.get_text_config(decoder=True).num_hidden_layers
-        return KVArena(layers, max_rows, dtype=self.autocast_dtype)
+        return KVArena(layers, max_rows, dtype=self._autocast())
+
+    def _autocast(self) -> torch.dtype | None:
+        """The autocast type in force, or None."""
+        device = self._inner.device.type
+        if self.autocast_dtype is not None or not torch.is_autocast_enabled(device):
+            return self.autocast_dtype
+        return torch.get_autocast_dtype(device)
+
+    def _score_dtype(self) -> torch.dtype:
+        """Type of the attention scores."""
+        dtype: torch.dtype = self._autocast() or self._inner.dtype
+        return dtype
 
     def _make_arena(self) -> KVArena | None:
         reason = why_no_arena(self._inner) or self._probe()
@@ -236,7 +251,7 @@ class TransformersBackend:
         for position, i in enumerate(order):
             plain = self._inner(input_ids=torch.tensor([rows[i]], device=self._inner.device), use_cache=False)
             expected, got = plain.logits[0, -1].float(), logits[position].float()
-            coarse = torch.finfo(self.autocast_dtype or self._inner.dtype).eps > 1e-5
+            coarse = torch.finfo(self._score_dtype()).eps > 1e-5
             tolerance = (0.1 if coarse else 1e-3) * max(1e-6, float(expected.abs().max()))
             if float((expected - got).abs().max()) > tolerance:
                 return "its logits differ when rows of different lengths share a cache"
