@@ -20,9 +20,9 @@ from accelerate.utils import broadcast_object_list
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from trl_agent import AgentPPOConfig, AgentPPOTrainer
-from trl_agent.bc_arms import clone_both_ways
+from trl_agent.bc_arms import clone_both_ways, cloning_config
 from trl_agent.checkpoint import FINAL, claim_output_dir
-from trl_agent.experiment import Experiment, ExperimentArguments
+from trl_agent.experiment import Experiment, ExperimentArguments, PlayOptions
 from trl_agent.report import table, write_report
 
 
@@ -43,8 +43,11 @@ def main() -> None:
     arguments, ppo, model_args = parse()
     say = print if PartialState().is_main_process else lambda *_: None
     if PartialState().is_main_process:
-        claim_output_dir(ppo.output_dir, resume=ppo.resume_from_checkpoint or False, overwrite=ppo.overwrite_output_dir)
-    run = Experiment(arguments, ppo, model_args)
+        claim_output_dir(
+            ppo.output_dir, resume=ppo.resume_from_checkpoint or False, overwrite=ppo.overwrite_output_dir
+        )
+    run = Experiment(arguments, PlayOptions.of(ppo), model_args, ppo.max_updates * ppo.episodes_per_update)
+    ppo.use_system_prompt = run.options.use_system_prompt
     say(f"writing to {run.output_dir}")
 
     with run.phase("random"):
@@ -53,7 +56,8 @@ def main() -> None:
     cloned = None
     if run.bc_epochs:
         with run.phase("cloning"):
-            policy, cloned = clone_both_ways(run)
+            sft = cloning_config(ppo, run.bc_epochs, arguments.bc_learning_rate)
+            policy, cloned = clone_both_ways(run, sft, resume=bool(ppo.resume_from_checkpoint))
         peft_config = None  # the clone has the adapter already
     else:
         policy, _ = run.load_model()
@@ -77,10 +81,17 @@ def main() -> None:
     if PartialState().is_main_process:
         extra = {"cloning": asdict(cloned)} if cloned else {}
         report = write_report(
-            run.output_dir, results, seconds=run.seconds, seed=ppo.seed, cost=trainer.ledger.summary(), extra=extra
+            run.output_dir,
+            results,
+            seconds=run.seconds,
+            seed=ppo.seed,
+            cost=trainer.ledger.summary(),
+            extra=extra,
         )
         say(table(report))
-        say(f"\n{run.output_dir}/report.json, curve.png, trajectories/; the agent is in {run.output_dir}/{FINAL}")
+        say(
+            f"\n{run.output_dir}/report.json, curve.png, trajectories/; the agent is in {run.output_dir}/{FINAL}"
+        )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,11 +15,13 @@ from trl import SFTConfig, get_peft_config
 from trl_agent.checkpoint import write_atomically
 from trl_agent.demonstrations import encode_demonstrations
 from trl_agent.experiment import Experiment
+from trl_agent.ppo_config import AgentPPOConfig
 from trl_agent.warm_start import clone_demonstrations
 from trl_agent_envs.records import EpisodeRecord
 
 FOLDER = "bc"
 _REPORT = "bc_report.json"
+_SCRATCH = ".cloning"  # SFTTrainer wants a folder; it writes nothing there
 
 
 @dataclass
@@ -41,13 +42,13 @@ class Cloned:
     arms: dict[str, Arm]
 
 
-def clone_both_ways(run: Experiment) -> tuple[PreTrainedModel, Cloned]:
+def clone_both_ways(run: Experiment, sft: SFTConfig, *, resume: bool) -> tuple[PreTrainedModel, Cloned]:
     """Return the better clone by dev success, and both arms' figures.
 
-    The result is kept in ``<output_dir>/bc``; a resumed run reads it back instead of training again.
+    The result is kept in ``<output_dir>/bc``; `resume` reads it back instead of training again.
     """
     kept = run.output_dir / FOLDER
-    if run.ppo.resume_from_checkpoint and (kept / _REPORT).exists():
+    if resume and (kept / _REPORT).exists():
         return _read(run, kept)
     episodes = run.demonstrations()
     models: dict[str, PreTrainedModel] = {}
@@ -56,7 +57,7 @@ def clone_both_ways(run: Experiment) -> tuple[PreTrainedModel, Cloned]:
         chosen = [e for e in episodes if name == "all" or e.success]
         if not chosen:
             continue
-        models[name], arms[name] = _clone(run, chosen, name)
+        models[name], arms[name] = clone(run, sft, chosen)
         arms[name].test = run.test(models[name], f"bc-{name}", greedy=True).to_dict()
     best = max(arms, key=lambda name: arms[name].dev_success[arms[name].best_epoch])
     cloned = Cloned(best, arms)
@@ -66,29 +67,25 @@ def clone_both_ways(run: Experiment) -> tuple[PreTrainedModel, Cloned]:
     return models[best], cloned
 
 
-def _clone(run: Experiment, episodes: Sequence[EpisodeRecord], name: str) -> tuple[PreTrainedModel, Arm]:
-    set_seed(run.ppo.seed)
+def clone(run: Experiment, sft: SFTConfig, episodes: Sequence[EpisodeRecord]) -> tuple[PreTrainedModel, Arm]:
+    """Clone some demonstrations from the experiment's model; the best epoch on dev is kept."""
+    set_seed(run.options.seed)
     model, _ = run.load_model()
     segments = encode_demonstrations(
-        episodes, run.chat, use_system_prompt=run.ppo.use_system_prompt, max_length=run.ppo.max_length
+        episodes, run.chat, use_system_prompt=run.options.use_system_prompt, max_length=run.options.max_length
     )
     model, report = clone_demonstrations(
-        model,
-        run.tokenizer,
-        segments,
-        _sft_config(run, name),
-        run.dev_success,
-        peft_config=get_peft_config(run.model_args),
+        model, run.tokenizer, segments, sft, run.dev_success, peft_config=get_peft_config(run.model_args)
     )
     return model, Arm(len(segments), report.dev_scores, report.best_epoch)
 
 
-def _sft_config(run: Experiment, name: str) -> SFTConfig:
-    ppo = run.ppo
+def cloning_config(ppo: AgentPPOConfig, epochs: int, learning_rate: float) -> SFTConfig:
+    """SFT options of the warm start before PPO: its devices, precision and seed, no logs of its own."""
     return SFTConfig(
-        output_dir=str(run.output_dir / ".cloning"),
-        num_train_epochs=run.bc_epochs,
-        learning_rate=run.arguments.bc_learning_rate,
+        output_dir=str(Path(str(ppo.output_dir)) / _SCRATCH),
+        num_train_epochs=epochs,
+        learning_rate=learning_rate,
         lr_scheduler_type="linear",
         warmup_steps=10,
         weight_decay=0.01,
@@ -104,7 +101,7 @@ def _sft_config(run: Experiment, name: str) -> SFTConfig:
         save_strategy="no",
         logging_steps=10,
         report_to=[],
-        run_name=f"bc-{name}",
+        disable_tqdm=ppo.disable_tqdm,
     )
 
 
@@ -121,8 +118,3 @@ def _read(run: Experiment, folder: Path) -> tuple[PreTrainedModel, Cloned]:
     if (folder / "adapter_config.json").exists():
         return PeftModel.from_pretrained(base, folder, is_trainable=True), cloned
     return type(base).from_pretrained(folder, dtype=base.dtype), cloned
-
-
-def remove_scratch(run: Experiment) -> None:
-    """Remove what SFTTrainer left behind."""
-    shutil.rmtree(run.output_dir / ".cloning", ignore_errors=True)

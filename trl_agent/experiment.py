@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import torch
@@ -31,7 +31,6 @@ from trl_agent.demonstrations import (
 from trl_agent.evaluation import Summary, summarize, summarize_outcomes
 from trl_agent.model_loading import load_policy
 from trl_agent.play import Stage
-from trl_agent.ppo_config import AgentPPOConfig
 from trl_agent.small_model import CHAT_TEMPLATE
 from trl_agent.step_records import trajectory_to_steps
 from trl_agent.trajectory import Trajectory
@@ -53,20 +52,27 @@ _DEV_SEED, _TEST_SEED, _DEMONSTRATION_SEED = 1_000_001, 1_000_002, 1_000_003
 class ExperimentArguments:
     """The environment, the demonstrations and the evaluation of a recipe."""
 
-    env_id: str = field(default=f"trl_agent_envs:{WEBSHOP}", metadata={"help": "Gymnasium id, 'package:Name-v0'."})
+    env_id: str = field(
+        default=f"trl_agent_envs:{WEBSHOP}", metadata={"help": "Gymnasium id, 'package:Name-v0'."}
+    )
     env_kwargs: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "JSON: further arguments of the environment."}
     )
     data_dir: str | None = field(
-        default=None, metadata={"help": "WebShop: folder with the original's data files. None = embedded catalogue."}
+        default=None,
+        metadata={"help": "WebShop: folder with the original's data files. None = embedded catalogue."},
     )
-    goals: str = field(default="synthetic", metadata={"help": "WebShop: 'synthetic' or 'human' instructions."})
+    goals: str = field(
+        default="synthetic", metadata={"help": "WebShop: 'synthetic' or 'human' instructions."}
+    )
     observation_mode: str = field(default="text", metadata={"help": "WebShop: 'text' or 'text_rich'."})
     demonstrations: str | None = field(
-        default=None, metadata={"help": "File of step records to clone. None = a scripted crowd or oracle plays."}
+        default=None,
+        metadata={"help": "File of step records to clone. None = a scripted crowd or oracle plays."},
     )
     num_demonstrations: int | None = field(
-        default=None, metadata={"help": "Episodes the crowd plays. None = a quarter of PPO's episodes, at most 1000."}
+        default=None,
+        metadata={"help": "Episodes the crowd plays. None = a quarter of PPO's episodes, at most 1000."},
     )
     bc_epochs: int | None = field(
         default=None,
@@ -79,11 +85,18 @@ class ExperimentArguments:
     )
     test_episodes: int | None = field(
         default=None,
-        metadata={"help": "Held-out episodes of each final evaluation. None = as many as PPO plays, at most 500."},
+        metadata={
+            "help": "Held-out episodes of each final evaluation. None = as many as PPO plays, at most 500."
+        },
     )
 
     def __post_init__(self) -> None:
-        for name, least in (("num_demonstrations", 1), ("bc_epochs", 0), ("dev_episodes", 1), ("test_episodes", 1)):
+        for name, least in (
+            ("num_demonstrations", 1),
+            ("bc_epochs", 0),
+            ("dev_episodes", 1),
+            ("test_episodes", 1),
+        ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}={value} is out of range: it must be None or at least {least}")
@@ -93,6 +106,29 @@ class ExperimentArguments:
             self.env_kwargs = json.loads(self.env_kwargs)
 
 
+@dataclass
+class PlayOptions:
+    """How episodes are played, in training and in evaluation alike; `AgentPPOConfig` has the same fields."""
+
+    output_dir: str
+    seed: int = 0
+    num_envs: int = 16
+    max_turns: int | None = None
+    max_new_tokens: int = 64
+    max_length: int = 2048
+    temperature: float = 1.0
+    top_p: float = 1.0
+    use_system_prompt: bool = True
+    step_timeout: float = 60.0
+    episode_timeout: float | None = 600.0
+    precision: Literal["no", "bf16", "fp16"] = "no"
+
+    @classmethod
+    def of(cls, config: Any) -> PlayOptions:
+        """Take the fields from a configuration that has them."""
+        return cls(**{item.name: getattr(config, item.name) for item in fields(cls)})
+
+
 class Experiment:
     """One environment, one model, and the goals to train, tune and test on.
 
@@ -100,25 +136,26 @@ class Experiment:
     splits: seeds they never saw).
     """
 
-    def __init__(self, arguments: ExperimentArguments, ppo: AgentPPOConfig, model: ModelConfig) -> None:
-        self.arguments, self.ppo, self.model_args = arguments, ppo, model
+    def __init__(
+        self, arguments: ExperimentArguments, options: PlayOptions, model: ModelConfig, planned_episodes: int
+    ) -> None:
+        self.arguments, self.options, self.model_args = arguments, options, model
         self.state = PartialState()
-        self.output_dir = Path(str(ppo.output_dir))
+        self.output_dir = Path(options.output_dir)
         self.seconds: dict[str, float] = {}
         self.is_webshop = arguments.env_id.endswith(WEBSHOP)
-        planned = ppo.max_updates * ppo.episodes_per_update
         packaged = model.model_name_or_path is None
         self.bc_epochs = arguments.bc_epochs
         if self.bc_epochs is None:
             self.bc_epochs = 3 if packaged or arguments.demonstrations else 0
-        self.num_demonstrations = arguments.num_demonstrations or min(1000, max(8, planned // 4))
-        self.dev_episodes = arguments.dev_episodes or min(200, max(8, planned // 16))
-        self.test_episodes = arguments.test_episodes or min(500, max(8, planned))
+        self.num_demonstrations = arguments.num_demonstrations or min(1000, max(8, planned_episodes // 4))
+        self.dev_episodes = arguments.dev_episodes or min(200, max(8, planned_episodes // 16))
+        self.test_episodes = arguments.test_episodes or min(500, max(8, planned_episodes))
         self.make_env("train").close()  # a wrong id or data file is found before anything is trained
         _, self.tokenizer = self.load_model()
         self.chat = ChatFormat(self.tokenizer)
         if self.tokenizer.chat_template == CHAT_TEMPLATE:  # the small model has no system turn
-            ppo.use_system_prompt = False
+            options.use_system_prompt = False
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -134,8 +171,12 @@ class Experiment:
         if not self.is_webshop:
             return extra
         arguments = self.arguments
-        own = {"data_dir": arguments.data_dir, "goals": arguments.goals, "observation_mode": arguments.observation_mode}
-        limit = {} if self.ppo.max_turns is None else {"max_turns": self.ppo.max_turns}
+        own = {
+            "data_dir": arguments.data_dir,
+            "goals": arguments.goals,
+            "observation_mode": arguments.observation_mode,
+        }
+        limit = {} if self.options.max_turns is None else {"max_turns": self.options.max_turns}
         return {**own, **limit, "split": split, **extra}
 
     def make_env(self, split: str) -> gym.Env[str, str]:
@@ -168,8 +209,8 @@ class Experiment:
         if path is not None:
             return read_demonstrations(path)
         env = self.make_env("train")
-        actor: Actor = Demonstrator(seed=self.ppo.seed) if self.is_webshop else OracleActor()
-        resets = seeded_resets(self.num_demonstrations, _DEMONSTRATION_SEED + self.ppo.seed)
+        actor: Actor = Demonstrator(seed=self.options.seed) if self.is_webshop else OracleActor()
+        resets = seeded_resets(self.num_demonstrations, _DEMONSTRATION_SEED + self.options.seed)
         episodes = play_scripted(env, actor, resets, progress=self._label("demonstrations"))
         if self.state.is_main_process:
             write_demonstrations(self.output_dir / "trajectories" / "demonstrations.jsonl", episodes)
@@ -177,24 +218,26 @@ class Experiment:
 
     # ---- evaluation ---------------------------------------------------------------------------------------
     def stage(self, split: str) -> Stage:
-        ppo = self.ppo
+        options = self.options
         return Stage(
             self.arguments.env_id,
             self.env_kwargs(split),
             self.chat,
-            num_envs=ppo.num_envs,
-            max_new_tokens=ppo.max_new_tokens,
-            max_length=ppo.max_length,
-            max_turns=ppo.max_turns,
-            use_system_prompt=self.ppo.use_system_prompt,
-            seed=ppo.seed,
-            precision=torch.bfloat16 if ppo.bf16 else torch.float16 if ppo.fp16 else None,
-            pool_kwargs={"step_timeout": ppo.step_timeout, "episode_timeout": ppo.episode_timeout},
+            num_envs=options.num_envs,
+            max_new_tokens=options.max_new_tokens,
+            max_length=options.max_length,
+            max_turns=options.max_turns,
+            use_system_prompt=self.options.use_system_prompt,
+            seed=options.seed,
+            precision={"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}[options.precision],
+            pool_kwargs={"step_timeout": options.step_timeout, "episode_timeout": options.episode_timeout},
         )
 
     def dev_success(self, model: PreTrainedModel) -> float:
         """Greedy success rate on dev goals (mean score where nothing succeeds yet counts a little)."""
-        summary = summarize(self.stage("dev").play(model, self.resets("dev", self.dev_episodes), temperature=0.0))
+        summary = summarize(
+            self.stage("dev").play(model, self.resets("dev", self.dev_episodes), temperature=0.0)
+        )
         return summary.success + 1e-3 * summary.score
 
     def test(self, model: PreTrainedModel, name: str, greedy: bool) -> Summary:
@@ -203,7 +246,8 @@ class Experiment:
         trajectories = self.stage("test").play(
             model,
             self.resets("test", self.test_episodes),
-            temperature=0.0 if greedy else self.ppo.temperature,
+            temperature=0.0 if greedy else self.options.temperature,
+            top_p=1.0 if greedy else self.options.top_p,
             progress=self._label(f"test: {label}"),
         )
         self.keep_samples(trajectories, f"{name}-{'greedy' if greedy else 'sampled'}")
@@ -218,7 +262,10 @@ class Experiment:
         if type(env.unwrapped).sample_action is AgentEnv.sample_action:  # type: ignore[attr-defined]
             return None
         episodes = play_scripted(
-            env, RandomActor(self.ppo.seed), self.resets("test", self.test_episodes), progress=self._label("test: random")
+            env,
+            RandomActor(self.options.seed),
+            self.resets("test", self.test_episodes),
+            progress=self._label("test: random"),
         )
         summary = summarize_outcomes((episode.score or 0.0, episode.success) for episode in episodes)
         return {"greedy": summary, "sampled": summary}  # chance has no mode

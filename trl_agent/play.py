@@ -60,7 +60,11 @@ class Stage:
         )
         bar = tqdm(total=len(requests), desc=progress, disable=None if progress else True)
         pool = EnvPool(
-            self.env_id, self.env_kwargs, min(self.num_envs, max(1, len(requests))), schedule="lockstep", **self.pool_kwargs
+            self.env_id,
+            self.env_kwargs,
+            min(self.num_envs, max(1, len(requests))),
+            schedule="lockstep",
+            **self.pool_kwargs,
         )
         with pool, bar:
             return collect(

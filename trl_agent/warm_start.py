@@ -129,4 +129,3 @@ def clone_demonstrations(
     unwrapped = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     keep.restore(unwrapped)
     return unwrapped, report
-
