@@ -13,10 +13,12 @@ of two rows, two epochs and one AdamW step an epoch, in fp32 on the CPU.
   losses and the entropy bonus of `trl_agent.losses`.
 - "ours_separate" is the same with a separate critic of the same size as TRL's.
 
-Each arm runs in a process of its own, the arms alternate, medians are reported. A process does three
-updates: the first warms up and creates the optimizer's state, the second is timed, the third is profiled.
-Peak memory is what PyTorch's profiler sees allocated above the level at the start of that update (weights,
-optimizer state and the rollout's tensors are below it; gradients, activations and temporaries count).
+Each arm runs in a process of its own on one thread (so that busy neighbours disturb it less), the arms
+alternate, medians are reported. The first update of a process warms up and creates the optimizer's state,
+the second is timed; in the first round a third is profiled, and "ours_separate" runs. Peak memory is what
+PyTorch's profiler sees allocated above the level at the start of that update: weights, optimizer state and
+the rollout's tensors are below it; gradients, activations and temporaries count. `seconds` are wall-clock,
+`cpu_seconds` the process's own.
 
     python benchmarks/ppo_update.py [--quick] [--seeds N]
 
@@ -47,25 +49,31 @@ OBSERVATION_TOKENS, ACTION_TOKENS = 72, 8  # a turn: nine tokens in ten are obse
 MICRO_BATCH, NUM_EPOCHS = 2, 2
 LEARNING_RATE, CLIPRANGE, VF_COEF, ENTROPY_COEF = 3e-6, 0.2, 0.1, 0.01
 PAD, EOS = 0, 1
-UPDATES = 3  # warm-up, timed, profiled
 
 
 @dataclass
 class Measurement:
-    """What the three updates of one process gave. Bytes are above the level at the update's start."""
+    """What the updates of one process gave. Bytes are above the level at the update's start."""
 
+    profiled: bool = True
     seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
     peak_bytes: int = 0
+
+    @property
+    def num_updates(self) -> int:
+        return 3 if self.profiled else 2
 
     @contextmanager
     def update(self) -> Iterator[None]:
-        """Measure one update: the third under the memory profiler, the others by the clock."""
+        """Measure one update: the first two by the clock, a third under the memory profiler."""
         import torch
 
-        if len(self.seconds) < UPDATES - 1:
-            start = time.perf_counter()
+        if len(self.seconds) < 2:
+            start, cpu_start = time.perf_counter(), time.process_time()
             yield
             self.seconds.append(time.perf_counter() - start)
+            self.cpu_seconds.append(time.process_time() - cpu_start)
             return
         cpu = [torch.profiler.ProfilerActivity.CPU]
         with torch.profiler.profile(activities=cpu, profile_memory=True) as profile:
@@ -84,11 +92,11 @@ def _peak(profile: Any) -> int:
 
 
 def make_episodes(quick: bool, seed: int) -> list[Any]:
-    """Random episodes of 512 to 1024 tokens (--quick: 256 to 512)."""
+    """Random episodes of 384 to 768 tokens (--quick: 256 to 512)."""
     from trl_agent.trajectory import Segment, Trajectory, Turn
 
     rng = random.Random(seed)
-    longest = 512 if quick else 1024
+    longest = 512 if quick else 768
     trajectories = []
     for episode in range(4):
         trajectory = Trajectory(terminated=True, episode=episode, segments=[Segment()])
@@ -173,7 +181,7 @@ def run_ours(trajectories: list[Any], critic: Any, measurement: Measurement) -> 
             optimizer.step()
             optimizer.zero_grad()
 
-    for _ in range(UPDATES):
+    for _ in range(measurement.num_updates):
         with measurement.update():
             update()
 
@@ -208,7 +216,7 @@ def run_trl(trajectories: list[Any], measurement: Measurement, output_dir: str) 
         gradient_accumulation_steps=len(rows) // MICRO_BATCH,
         num_mini_batches=1,
         num_ppo_epochs=NUM_EPOCHS,
-        total_episodes=len(rows) * UPDATES,
+        total_episodes=len(rows) * measurement.num_updates,
         local_rollout_forward_batch_size=1,
         num_sample_generations=0,
         response_length=longest - 1,
@@ -275,12 +283,16 @@ def run_arm(arm: str, quick: bool, seed: int, result: Path) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
     trajectories = make_episodes(quick, seed)
-    measurement = Measurement()
+    measurement = Measurement(profiled=seed == 0)
     if arm == "trl":
         run_trl(trajectories, measurement, str(result.parent))
     else:
         run_ours(trajectories, "separate" if arm == "ours_separate" else "shared", measurement)
-    figures = {"seconds": measurement.seconds[-1], "peak_mib": measurement.peak_bytes / 2**20}
+    figures = {
+        "seconds": measurement.seconds[-1],
+        "cpu_seconds": measurement.cpu_seconds[-1],
+        "peak_mib": measurement.peak_bytes / 2**20,
+    }
     result.write_text(json.dumps(figures))
 
 
@@ -289,6 +301,7 @@ def _subprocess(arm: str, quick: bool, seed: int, folder: str) -> dict[str, floa
     command = [sys.executable, __file__, "--arm", arm, "--result", str(result), "--seed", str(seed)]
     environment = os.environ | {
         "TRL_EXPERIMENTAL_SILENCE": "1",
+        "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
     }
     done = subprocess.run(
@@ -323,7 +336,7 @@ def main() -> None:
         return
     runs: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
     for seed in range(1 if options.quick else options.seeds):
-        for arm in ARMS:
+        for arm in ARMS if seed == 0 else ARMS[:2]:
             with tempfile.TemporaryDirectory() as folder:
                 runs[arm].append(_subprocess(arm, options.quick, seed, folder))
     report(runs)
@@ -332,23 +345,24 @@ def main() -> None:
 def report(runs: dict[str, list[dict[str, float]]]) -> None:
     """Print the table and the JSON line."""
     median = {
-        arm: {key: statistics.median(run[key] for run in results) for key in ("seconds", "peak_mib")}
+        arm: {key: statistics.median(run[key] for run in results) for key in ("seconds", "cpu_seconds")}
+        | {"peak_mib": results[0]["peak_mib"]}
         for arm, results in runs.items()
     }
     print(f"{'arm':15}{'seconds':>10}{'peak MiB':>10}{'times faster':>14}{'part of memory':>16}")
     figures: dict[str, float] = {}
     ratios: dict[str, dict[str, float]] = {}
+    trl = median["trl"]
     for arm, values in median.items():
-        ratios[arm] = {
-            "time_vs_trl": round(median["trl"]["seconds"] / values["seconds"], 3),
-            "peak_memory_vs_trl": round(values["peak_mib"] / median["trl"]["peak_mib"], 3),
-        }
-        time_ratio, memory_ratio = ratios[arm].values()
+        time_ratio = trl["seconds"] / values["seconds"]
+        memory_ratio = values["peak_mib"] / trl["peak_mib"]
+        ratios[arm] = {"time_vs_trl": round(time_ratio, 3), "peak_memory_vs_trl": round(memory_ratio, 3)}
         print(
             f"{arm:15}{values['seconds']:10.2f}{values['peak_mib']:10.0f}{time_ratio:14.2f}{memory_ratio:16.2f}"
         )
         for key, value in values.items():
             figures[f"{arm}_{key}"] = round(value, 3)
+        figures[f"{arm}_cpu_time_vs_trl"] = round(trl["cpu_seconds"] / values["cpu_seconds"], 3)
     for key, value in ratios["ours_separate"].items():
         figures[f"ours_separate_{key}"] = value
     print(

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,10 +28,11 @@ VALUE_HEAD_FILE = "value_head.safetensors"
 VALUE_MODEL_FILE = "value_model.safetensors"
 
 
-@dataclass(frozen=True)
-class ActorCriticOutput:
+class ActorCriticOutput(NamedTuple):
     """All fp32. logprobs: (N,) in nats of the temperature-scaled policy. entropy: (N,) in nats. values:
     (N,), V before each action token. last_values: (E,), V after each episode's last token.
+
+    A tuple, because wrappers that shard or cast (DDP, FSDP, accelerate) look inside it for tensors.
     """
 
     logprobs: Tensor

@@ -21,6 +21,9 @@ from torch.utils.checkpoint import checkpoint
 DENSE_ELEMENTS = 2**23
 """N * V up to which the logits are kept (32 MiB in fp32) rather than computed twice."""
 
+CPU_CHUNK_ELEMENTS = 2**22
+"""Rows * V of a chunk on a CPU, where small matrices are as fast as large ones and need less memory."""
+
 
 @dataclass(frozen=True)
 class LogitTransform:
@@ -74,6 +77,8 @@ def token_logprobs(
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
     if not _is_plain_linear(head):
         return _through_module(hidden, targets, head, transform, chunk_size, with_entropy)
+    if hidden.device.type == "cpu":
+        chunk_size = min(chunk_size, max(64, CPU_CHUNK_ELEMENTS // head.weight.shape[0]))
     dtype = head.weight.dtype
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
@@ -91,6 +96,7 @@ def _is_plain_linear(head: nn.Module) -> bool:
         and not head._forward_hooks
         and not head._forward_pre_hooks
         and "forward" not in vars(head)  # accelerate's offloading hooks replace the method
+        and type(head.weight) is nn.Parameter  # a DTensor wants its own dispatch
         and not hasattr(head.weight, "ds_id")  # DeepSpeed ZeRO-3 gathers the weight when the module is called
     )
 
