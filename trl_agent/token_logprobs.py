@@ -77,6 +77,7 @@ def token_logprobs(
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
     if not _is_plain_linear(head):
         return _through_module(hidden, targets, head, transform, chunk_size, with_entropy)
+    assert isinstance(head, nn.Linear)
     if hidden.device.type == "cpu":
         chunk_size = min(chunk_size, max(64, CPU_CHUNK_ELEMENTS // head.weight.shape[0]))
     dtype = head.weight.dtype
