@@ -19,10 +19,12 @@ from trl_agent.trajectory import Segment
 
 NO_SYSTEM = (
     "{% for message in messages %}{% if message['role'] != 'system' %}"
-    "{{ '<|im_start|>' + message['role'] + ': ' + message['content'] | trim + '<|im_end|>' }}"
-    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant: ' }}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] | trim + '<|im_end|>' }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-REFUSES_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHATML
+REFUSES_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHATML
+)
 # An answer is rendered with an index, so earlier turns change their neighbours.
 COUNTS_BACK = CHATML.replace("<|im_end|>\n{%", "<|im_end|>{{ loop.revindex }}\n{%", 1)
 PLAIN_END = CHATML.replace("<|im_end|>", "</answer>")
@@ -74,7 +76,7 @@ def test_a_system_prompt_that_the_template_has_no_place_for_goes_to_the_user(tem
     assert "system" not in text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), template=st.sampled_from([CHATML, NO_SYSTEM]))
 def test_sampled_tokens_are_never_changed(data: st.DataObject, template: str) -> None:
     """Any token sequence is kept, also one that the tokenizer would never make of its text."""
@@ -145,7 +147,7 @@ def test_padding() -> None:
     assert ChatFormat(bpe_tokenizer()).pad_token_id == 0
     tokenizer = bpe_tokenizer(pad_token=None)
     assert ChatFormat(tokenizer).pad_token_id == tokenizer.eos_token_id
-    with pytest.raises(ValueError, match=r"neither a pad token nor .* add_special_tokens"):
+    with pytest.raises(ValueError, match=r"neither a pad token nor .*add_special_tokens"):
         ChatFormat(bpe_tokenizer(pad_token=None, eos_token=None))
 
 
@@ -208,7 +210,9 @@ def test_smollm2() -> None:
     gguf = next(folder.glob("*.gguf")).name
     tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
     chat = ChatFormat(tokenizer)
-    assert text_of(chat, chat.start("shoes", "Shop.") + chat.encode_action("click[x]") + chat.next("ok", True)) == (
+    assert text_of(
+        chat, chat.start("shoes", "Shop.") + chat.encode_action("click[x]") + chat.next("ok", True)
+    ) == (
         "<|im_start|>system\nShop.<|im_end|>\n<|im_start|>user\nshoes<|im_end|>\n<|im_start|>assistant\n"
         "click[x]<|im_end|>\n<|im_start|>user\nok<|im_end|>\n<|im_start|>assistant\n"
     )

@@ -33,7 +33,9 @@ def trajectory_to_steps(trajectory: Trajectory) -> EpisodeRecord:
         if turn.action_error is not None:
             extra["action_error"] = turn.action_error
         if k == last:
-            extra |= {name: getattr(trajectory, name) for name in _ENDS if getattr(trajectory, name) is not None}
+            extra |= {
+                name: getattr(trajectory, name) for name in _ENDS if getattr(trajectory, name) is not None
+            }
         steps.append(
             StepRecord(
                 prompt=turn.observation,
@@ -50,7 +52,11 @@ def trajectory_to_steps(trajectory: Trajectory) -> EpisodeRecord:
 
 
 def steps_to_trajectory(
-    steps: Sequence[StepRecord], chat: ChatFormat, *, use_system_prompt: bool = True, max_length: int | None = None
+    steps: Sequence[StepRecord],
+    chat: ChatFormat,
+    *,
+    use_system_prompt: bool = True,
+    max_length: int | None = None,
 ) -> Trajectory:
     """Return a recorded episode as an offline trajectory, tokenized by `chat`, with logprobs of 0.
 

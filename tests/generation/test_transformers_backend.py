@@ -397,6 +397,13 @@ def test_bfloat16_follows_the_model_and_autocast_when_asked(attention: str) -> N
     assert engine._arena.layers[0].keys.dtype == torch.bfloat16
     ids = [7, 8, 9, *result.token_ids]
     assert result.logprobs == pytest.approx(plain_logprobs(model, ids, 1.0)[2:].tolist(), abs=0.2)
+    plain = backend(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert plain.generate([request], sampling)[0] == result
+    assert plain._arena is not None
+    assert plain._arena.layers[0].keys.dtype == torch.bfloat16
+    plain.generate([request], sampling)
+    assert plain._arena.layers[0].keys.dtype == torch.float32
     half = llama(attn_implementation=attention).to(torch.bfloat16)
     engine = backend(half)
     assert engine.generate([request], sampling)[0].logprobs == pytest.approx(result.logprobs, abs=0.3)
