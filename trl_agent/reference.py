@@ -65,13 +65,13 @@ class Reference:
 
     def fingerprint(self) -> float:
         """Return a number that differs, almost surely, between two references; equal on every load of one."""
-        with self._model() as model:
-            frozen = self._frozen is not None
-            total = 0.0
-            for name, parameter in model.policy.named_parameters():
-                if frozen or not parameter.requires_grad or REFERENCE_ADAPTER in name:
-                    sample = parameter.detach().flatten()[:1024].double()
-                    total += float((sample * torch.arange(1, sample.numel() + 1, device=sample.device)).sum())
+        policy: Any = self._actor.policy if self._frozen is None else self._frozen.policy
+        trained = f".{policy.active_adapter}." if self._frozen is None else None
+        total = 0.0
+        for name, parameter in policy.named_parameters():
+            if trained is None or trained not in name:
+                sample = parameter.detach().flatten()[:1024].double()
+                total += float((sample * torch.arange(1, sample.numel() + 1, device=sample.device)).sum())
         return total
 
     @contextmanager
