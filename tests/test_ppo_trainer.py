@@ -8,14 +8,14 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
-from tests.tiny_task import WORDS, EchoEnv, model, tokenizer, trainer
+from tests.tiny_task import WORDS, EchoEnv, demonstration, model, tokenizer, trainer
 from trl_agent import checkpoint
 from trl_agent.batch import EpisodeTensors
 from trl_agent.chat import ChatFormat
 from trl_agent.checkpoint import CheckpointError
 from trl_agent.curve import read_metrics
 from trl_agent.ppo_trainer import AgentPPOTrainer, episode_seed
-from trl_agent.trajectory import Segment, Trajectory, Turn
+from trl_agent.trajectory import Segment, Trajectory
 
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
 
@@ -71,15 +71,6 @@ def test_bc_on_offline_trajectories_learns_too(tmp_path):
     made.train()
     losses = [row["loss/bc_avg"] for row in read_metrics(tmp_path / "metrics.jsonl")]
     assert losses[-1] < losses[0] / 2
-
-
-def demonstration(chat: ChatFormat, word: str) -> Trajectory:
-    segment = Segment()
-    segment.append_context(chat.start(f"say {word}"))
-    ids = chat.encode_action(word)
-    start, end = segment.append_action(ids, [0.0] * len(ids))
-    turn = Turn(f"say {word}", word, 0, start, end, reward=1.0)
-    return Trajectory(turns=[turn], segments=[segment], score=1.0, success=True, terminated=True)
 
 
 # ------------------------------------------------------------------------------------- before the first step

@@ -9,8 +9,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tests.fakes import tiny_llama
+from trl_agent.chat import ChatFormat
 from trl_agent.ppo_config import AgentPPOConfig
 from trl_agent.ppo_trainer import AgentPPOTrainer
+from trl_agent.trajectory import Segment, Trajectory, Turn
 from trl_agent_envs.core import AgentEnv
 
 WORDS = ["red", "green", "blue", "gold", "grey", "pink"]
@@ -78,6 +80,16 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def model(seed: int = 0, **overrides: Any) -> LlamaForCausalLM:
     settings = {"vocab_size": len(tokenizer()), "initializer_range": 0.05}
     return tiny_llama(seed, **(settings | overrides))
+
+
+def demonstration(chat: ChatFormat, word: str) -> Trajectory:
+    """An offline episode of one turn that repeats `word`."""
+    segment = Segment()
+    segment.append_context(chat.start(f"say {word}"))
+    ids = chat.encode_action(word)
+    start, end = segment.append_action(ids, [0.0] * len(ids))
+    turn = Turn(f"say {word}", word, 0, start, end, reward=1.0)
+    return Trajectory(turns=[turn], segments=[segment], score=1.0, success=True, terminated=True)
 
 
 def config(output_dir: str | Path, **overrides: Any) -> AgentPPOConfig:

@@ -1,0 +1,50 @@
+"""Trains the tiny task for two updates; run alone or by torchrun. Usage: train_script.py OUTPUT_DIR WORLD_SIZE"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.tiny_task import WORDS, demonstration, tokenizer, trainer
+from trl_agent.chat import ChatFormat
+from trl_agent.checkpoint import CheckpointError
+
+
+def main(output_dir: Path, world_size: int) -> None:
+    chat = ChatFormat(tokenizer())
+    settings = {
+        "offline_trajectories": [demonstration(chat, word) for word in WORDS],
+        "bc_coef": 0.5,
+        "episodes_per_update": 7,  # uneven over two processes, and so are turns and micro batches
+        "num_mini_batches": 3,
+        "micro_batch_tokens": 48,
+        "kl_control": "auto",
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "eval_steps": 2,
+        "eval_episodes": 5,
+        "learning_rate": 1e-4,
+    }
+    made = trainer(output_dir, max_updates=2, **settings)
+    assert made.accelerator.num_processes == world_size
+    made.train()
+    state = {name: tensor.double().sum().item() for name, tensor in made.actor.state_dict().items()}
+    again = trainer(output_dir, max_updates=3, **settings)
+    again.train(resume_from_checkpoint=True)
+    try:
+        trainer(output_dir, max_updates=3, **settings).train()
+    except CheckpointError as error:
+        refused = str(error)
+    if made.accelerator.is_main_process:
+        result = {"state": state, "refused": refused, "ledger": again.ledger.state_dict()}
+        (output_dir / "result.json").write_text(json.dumps(result))
+    made.accelerator.wait_for_everyone()
+    if world_size > 1:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
