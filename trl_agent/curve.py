@@ -36,8 +36,8 @@ def save_learning_curve(
         title: of the picture.
     """
     panels = panels or {
-        "success rate": ["env/success", "eval/success"],
-        "score": ["env/score", "eval/score"],
+        "success rate": ["env/success", "eval_success"],
+        "score": ["env/score", "eval_score"],
         "KL to the reference (nats per episode)": ["objective/kl"],
         "entropy (nats per token)": ["policy/entropy_avg"],
     }
