@@ -22,8 +22,8 @@ os.environ.update(_ENVIRONMENT)
 # A GPU is hidden unless its tests are asked for, so that the suite means the same on every machine.
 if os.environ.get("TRL_AGENT_TEST_GPU") != "1":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-# Tiny models gain nothing from many threads, and subprocesses started by a test share the same cores.
-os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+# Tiny models gain nothing from a second thread, and on a busy machine threads that wait for each other crawl.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_configure() -> None:
