@@ -3,7 +3,7 @@
 The update is what follows a rollout: forward, losses, backward and optimizer steps over the epochs and
 micro-batches. Both arms get the same model (a 4-layer Llama of width 256 with 49,152 tokens, tied
 embeddings), the same episodes (nine tokens in ten are observations, ragged lengths), the same micro-batches
-of two rows, two epochs and one AdamW step an epoch, in fp32 on the CPU.
+of two rows, one epoch and one AdamW step, in fp32 on the CPU.
 
 - "trl" is TRL's real `PPOTrainer.train`. Only its generation is replaced, by a function that hands it the
   given tokens; its own loop, forward and losses run. PPOTrainer knows one query and one response, so the
@@ -14,11 +14,12 @@ of two rows, two epochs and one AdamW step an epoch, in fp32 on the CPU.
 - "ours_separate" is the same with a separate critic of the same size as TRL's.
 
 Each arm runs in a process of its own on one thread (so that busy neighbours disturb it less), the arms
-alternate, medians are reported. The first update of a process warms up and creates the optimizer's state,
-the second is timed; in the first round a third is profiled, and "ours_separate" runs. Peak memory is what
-PyTorch's profiler sees allocated above the level at the start of that update: weights, optimizer state and
-the rollout's tensors are below it; gradients, activations and temporaries count. `seconds` are wall-clock,
-`cpu_seconds` the process's own.
+alternate, medians are reported. A process does two updates: the first warms up and creates the optimizer's
+state, the second is measured, under the memory profiler in the first round and by the clock in the others
+(--quick has one round, with a third update for the profiler). Peak memory is what PyTorch's profiler sees
+allocated above the level at the start of the update: weights, optimizer state and the rollout's tensors are
+below it; gradients, activations and temporaries count. `seconds` are wall-clock; `cpu_seconds` are the
+process's own, which is the figure to trust on a busy machine.
 
     python benchmarks/ppo_update.py [--quick] [--seeds N]
 
@@ -36,49 +37,51 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 ARMS = ("trl", "ours", "ours_separate")
 VOCAB_SIZE, HIDDEN_SIZE, NUM_LAYERS = 49_152, 256, 4
 OBSERVATION_TOKENS, ACTION_TOKENS = 72, 8  # a turn: nine tokens in ten are observations
-MICRO_BATCH, NUM_EPOCHS = 2, 2
+MICRO_BATCH, NUM_EPOCHS = 2, 1
 LEARNING_RATE, CLIPRANGE, VF_COEF, ENTROPY_COEF = 3e-6, 0.2, 0.1, 0.01
 PAD, EOS = 0, 1
 
 
 @dataclass
 class Measurement:
-    """What the updates of one process gave. Bytes are above the level at the update's start."""
+    """What the updates of one process gave. Bytes are above the level at the update's start.
 
-    profiled: bool = True
-    seconds: list[float] = field(default_factory=list)
-    cpu_seconds: list[float] = field(default_factory=list)
-    peak_bytes: int = 0
+    plan: what is done to each update in turn.
+    """
 
-    @property
-    def num_updates(self) -> int:
-        return 3 if self.profiled else 2
+    plan: list[Literal["warm up", "time", "profile"]]
+    figures: dict[str, float] = field(default_factory=dict)
+    done: int = 0
 
     @contextmanager
     def update(self) -> Iterator[None]:
-        """Measure one update: the first two by the clock, a third under the memory profiler."""
+        """Run one update as the plan says."""
         import torch
 
-        if len(self.seconds) < 2:
-            start, cpu_start = time.perf_counter(), time.process_time()
-            yield
-            self.seconds.append(time.perf_counter() - start)
-            self.cpu_seconds.append(time.process_time() - cpu_start)
-            return
+        what = self.plan[self.done]
+        self.done += 1
         cpu = [torch.profiler.ProfilerActivity.CPU]
-        with torch.profiler.profile(activities=cpu, profile_memory=True) as profile:
-            yield
-        self.peak_bytes = _peak(profile)
+        if what == "profile":
+            with torch.profiler.profile(activities=cpu, profile_memory=True) as profile:
+                yield
+            self.figures["peak_mib"] = _peak(profile) / 2**20
+            return
+        start, cpu_start = time.perf_counter(), time.process_time()
+        yield
+        if what == "time":
+            self.figures["seconds"] = time.perf_counter() - start
+            self.figures["cpu_seconds"] = time.process_time() - cpu_start
 
 
 def _peak(profile: Any) -> int:
@@ -181,7 +184,7 @@ def run_ours(trajectories: list[Any], critic: Any, measurement: Measurement) -> 
             optimizer.step()
             optimizer.zero_grad()
 
-    for _ in range(measurement.num_updates):
+    for _ in range(len(measurement.plan)):
         with measurement.update():
             update()
 
@@ -216,7 +219,7 @@ def run_trl(trajectories: list[Any], measurement: Measurement, output_dir: str) 
         gradient_accumulation_steps=len(rows) // MICRO_BATCH,
         num_mini_batches=1,
         num_ppo_epochs=NUM_EPOCHS,
-        total_episodes=len(rows) * measurement.num_updates,
+        total_episodes=len(rows) * len(measurement.plan),
         local_rollout_forward_batch_size=1,
         num_sample_generations=0,
         response_length=longest - 1,
@@ -276,29 +279,35 @@ def _tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
 
 
-def run_arm(arm: str, quick: bool, seed: int, result: Path) -> None:
+def run_arm(arm: str, quick: bool, seed: int, plan: list[Any], result: Path) -> None:
     """Run one arm in this process and write its figures to `result`."""
     import torch
 
     torch.manual_seed(seed)
     random.seed(seed)
     trajectories = make_episodes(quick, seed)
-    measurement = Measurement(profiled=seed == 0)
+    measurement = Measurement(plan)
     if arm == "trl":
         run_trl(trajectories, measurement, str(result.parent))
     else:
         run_ours(trajectories, "separate" if arm == "ours_separate" else "shared", measurement)
-    figures = {
-        "seconds": measurement.seconds[-1],
-        "cpu_seconds": measurement.cpu_seconds[-1],
-        "peak_mib": measurement.peak_bytes / 2**20,
-    }
-    result.write_text(json.dumps(figures))
+    result.write_text(json.dumps(measurement.figures))
 
 
-def _subprocess(arm: str, quick: bool, seed: int, folder: str) -> dict[str, float]:
+def _subprocess(arm: str, quick: bool, seed: int, plan: Sequence[str], folder: str) -> dict[str, float]:
     result = Path(folder) / f"{arm}.json"
-    command = [sys.executable, __file__, "--arm", arm, "--result", str(result), "--seed", str(seed)]
+    command = [
+        sys.executable,
+        __file__,
+        "--arm",
+        arm,
+        "--result",
+        str(result),
+        "--seed",
+        str(seed),
+        "--plan",
+        *plan,
+    ]
     environment = os.environ | {
         "TRL_EXPERIMENTAL_SILENCE": "1",
         "OMP_NUM_THREADS": "1",
@@ -326,27 +335,37 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="shorter episodes, one round")
-    parser.add_argument("--seeds", type=int, default=3, help="rounds, each with its own episodes and weights")
+    parser.add_argument(
+        "--seeds", type=int, default=2, help="timed rounds, each with its own episodes and weights"
+    )
     parser.add_argument("--arm", choices=ARMS, help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--plan", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.arm:
-        run_arm(options.arm, options.quick, options.seed, options.result)
+        run_arm(options.arm, options.quick, options.seed, options.plan, options.result)
         return
-    runs: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
-    for seed in range(1 if options.quick else options.seeds):
-        for arm in ARMS if seed == 0 else ARMS[:2]:
+    if options.seeds < 1:
+        parser.error(f"--seeds must be at least 1, got {options.seeds}")
+    rounds: list[tuple[str, ...]]
+    if options.quick:
+        rounds = [("warm up", "time", "profile")]
+    else:
+        rounds = [("warm up", "profile")] + [("warm up", "time")] * options.seeds
+    runs: dict[str, dict[str, list[float]]] = {arm: defaultdict(list) for arm in ARMS}
+    for seed, plan in enumerate(rounds):
+        for arm in ARMS:
             with tempfile.TemporaryDirectory() as folder:
-                runs[arm].append(_subprocess(arm, options.quick, seed, folder))
+                for key, value in _subprocess(arm, options.quick, seed, plan, folder).items():
+                    runs[arm][key].append(value)
     report(runs)
 
 
-def report(runs: dict[str, list[dict[str, float]]]) -> None:
+def report(runs: dict[str, dict[str, list[float]]]) -> None:
     """Print the table and the JSON line."""
     median = {
-        arm: {key: statistics.median(run[key] for run in results) for key in ("seconds", "cpu_seconds")}
-        | {"peak_mib": results[0]["peak_mib"]}
+        arm: {key: statistics.median(values) for key, values in results.items()}
         for arm, results in runs.items()
     }
     print(f"{'arm':15}{'seconds':>10}{'peak MiB':>10}{'times faster':>14}{'part of memory':>16}")
