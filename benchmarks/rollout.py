@@ -17,7 +17,9 @@ import random
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,33 +89,42 @@ class Reencoding:
         return output[:, width:].tolist()
 
 
-def timed(act: Callable[[], list[list[int]]]) -> tuple[list[list[int]], float]:
-    began = time.perf_counter()
-    result = act()
-    return result, time.perf_counter() - began
+@dataclass
+class Clock:
+    """Wall-clock and processor seconds of one arm, one entry a turn."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.wall.append(time.perf_counter() - wall)
+        self.cpu.append(time.process_time() - cpu)
 
 
 def play(model: LlamaForCausalLM, seed: int, episodes: int, turns: int) -> dict[str, Any]:
-    """Seconds of each arm for one set of episodes, and the share of actions on which they agree."""
+    """Time each arm on one set of episodes; count the actions on which they agree."""
     arms = {"kept": KeptCaches(model), "reencoded": Reencoding(model)}
-    seconds = {name: [0.0] * turns for name in arms}
+    clocks = {name: Clock() for name in arms}
     histories: list[list[int]] = [[] for _ in range(episodes)]
     pages = observations(seed, episodes, turns)
     agreed = 0
     for turn in range(turns):
         for row, page in zip(histories, pages):
             row += page[turn]
-        order = list(arms) if turn % 2 == 0 else list(arms)[::-1]
         actions = {}
-        for name in order:
-            arm = arms[name]
-            actions[name], seconds[name][turn] = timed(lambda arm=arm: arm.act(histories, turn))  # type: ignore[misc]
+        for name in sorted(arms, reverse=turn % 2 == 1):  # neither arm always goes first
+            with clocks[name].turn():
+                actions[name] = arms[name].act(histories, turn)
         agreed += sum(a == b for a, b in zip(actions["kept"], actions["reencoded"]))
         for row, action in zip(histories, actions["reencoded"]):
             row += action
     return {
-        **{name: sum(values) for name, values in seconds.items()},
-        "turns": {name: values for name, values in seconds.items()},
+        **{name: sum(clock.wall) for name, clock in clocks.items()},
+        "by_turn": {name: clock.wall for name, clock in clocks.items()},
+        "cpu": {name: sum(clock.cpu) for name, clock in clocks.items()},
         "agreement": agreed / (episodes * turns),
         "context": max(map(len, histories)),
     }
@@ -154,7 +165,8 @@ def main() -> None:
         "turns": turns,
         "seconds_kept": [run["kept"] for run in runs],
         "seconds_reencoded": [run["reencoded"] for run in runs],
-        "seconds_by_turn": [run["turns"] for run in runs],
+        "seconds_by_turn": [run["by_turn"] for run in runs],
+        "cpu_seconds": [run["cpu"] for run in runs],
         "speedups": speedups,
         "same_actions": [run["agreement"] for run in runs],
         "context_tokens": [run["context"] for run in runs],

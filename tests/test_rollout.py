@@ -312,7 +312,7 @@ def test_a_scripted_policy_that_the_environment_lacks() -> None:
 
     with (
         EnvPool(Mute, num_envs=1) as pool,
-        pytest.raises(ValueError, match="has no oracle_action .* implement oracle_action"),
+        pytest.raises(ValueError, match=r"has no oracle_action .* implement oracle_action"),
     ):
         run_scripted(pool, "oracle", requests(1))
     with EnvPool(CountEnv, num_envs=1) as pool, pytest.raises(ValueError, match="policy is 'best'"):

@@ -171,7 +171,8 @@ class _ArenaLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         window = self.arena.window
-        assert window is not None and self.keys is not None and self.values is not None
+        if window is None or self.keys is None or self.values is None:
+            raise RuntimeError("KVArena: open_window must precede the forward pass")
         rows = window.rows[:, None]
         self.keys[rows, :, window.columns] = key_states.transpose(1, 2).to(self.keys.dtype)
         self.values[rows, :, window.columns] = value_states.transpose(1, 2).to(self.values.dtype)
