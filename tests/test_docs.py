@@ -130,6 +130,30 @@ def test_what_needs_a_gpu_runs(page: str, tmp_path: Path) -> None:
     run_blocks(page, blocks, tmp_path, timeout=800)
 
 
+def flags_by_recipe() -> dict[str, set[str]]:
+    """The flags that the pages' commands give to each recipe, in blocks that run and in blocks that do not."""
+    found: dict[str, set[str]] = {}
+    for page in pages():
+        for block in blocks_of(page):
+            for line in block.code.replace("\\\n", " ").splitlines():
+                command = line.split(" # ")[0]
+                for recipe, rest in re.findall(
+                    r"(recipes/\w+\.py)(.*)", command if block.language == "bash" else ""
+                ):
+                    found.setdefault(recipe, set()).update(re.findall(r"--\w+", rest))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "flags"), sorted(flags_by_recipe().items()))
+def test_the_recipes_know_the_flags_that_the_pages_give_them(recipe: str, flags: set[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, recipe, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert flags <= set(re.findall(r"--\w+", done.stdout))
+
+
 WRONG = {
     "an unmarked bash block": "```bash\nls\n```\n",
     "an unknown language": "```sh\nls\n```\n",
