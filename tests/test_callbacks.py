@@ -3,7 +3,7 @@ import json
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from trl_agent.callbacks import MetricsWriter
+from trl_agent.callbacks import MetricsWriter, episode_bar
 from trl_agent.curve import read_metrics, save_learning_curve
 
 
@@ -42,3 +42,12 @@ def test_curve_from_the_metrics(tmp_path, log):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     save_learning_curve([], tmp_path / "empty.png", panels={"nothing": ["x"]})
     assert (tmp_path / "empty.png").exists()
+
+
+def test_a_bar_over_episodes(capsys):
+    with episode_bar("rollout") as progress:
+        for ended in range(1, 4):
+            progress(ended, 3)
+    assert "rollout" in capsys.readouterr().err
+    with episode_bar("rollout", enabled=False) as progress:
+        assert progress is None

@@ -1,12 +1,15 @@
-"""Callbacks that write the run's own records."""
+"""What a run shows and writes while it goes on: the metrics file, a bar over episodes."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trl_agent.checkpoint import METRICS_FILE
@@ -34,6 +37,21 @@ class MetricsWriter(TrainerCallback):
         row = {"step": state.global_step, **{name: _json_number(value) for name, value in logs.items()}}
         with open(folder / METRICS_FILE, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+
+@contextmanager
+def episode_bar(label: str, *, enabled: bool = True) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar over episodes while inside; yield the `progress` that `rollout.collect` takes (or None)."""
+    if not enabled:
+        yield None
+        return
+    with tqdm(desc=label, unit="episode", leave=False, dynamic_ncols=True) as bar:
+
+        def progress(ended: int, asked: int) -> None:
+            bar.total = asked
+            bar.update(ended - bar.n)
+
+        yield progress
 
 
 def _json_number(value: Any) -> Any:

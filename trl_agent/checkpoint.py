@@ -83,7 +83,8 @@ def claim_output_dir(
 
     Args:
         output_dir: the run's folder; need not exist.
-        resume: True continues from the newest checkpoint in it, a path from that checkpoint.
+        resume: True (or "true", as a command line has it) continues from the newest checkpoint in it, a
+            path from that checkpoint.
         overwrite: remove what an earlier run left in it (checkpoints, final/, metrics.jsonl; nothing else).
 
     Returns:
@@ -93,6 +94,8 @@ def claim_output_dir(
         CheckpointError: it holds an earlier run and neither was said; nothing to resume from; both were said.
     """
     folder = Path(output_dir)
+    if str(resume).lower() in ("true", "false", ""):
+        resume = str(resume).lower() == "true"
     _clear_leftovers(folder)
     saved = checkpoints(folder)
     if resume and overwrite:

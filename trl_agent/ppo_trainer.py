@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,10 +15,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from trl_agent import resume
-from trl_agent._compat import PPOTrainer, disable_dropout_in_model, set_gradient_sync
+from trl_agent._compat import PPOTrainer, disable_dropout_in_model
 from trl_agent.advantages import bootstrap, discounts, gae, whiten
-from trl_agent.batch import EpisodeTensors, MiniBatch, collate, split_by_tokens
-from trl_agent.callbacks import MetricsWriter
+from trl_agent.batch import EpisodeTensors, MiniBatch, collate
+from trl_agent.callbacks import MetricsWriter, episode_bar
 from trl_agent.chat import ChatFormat
 from trl_agent.checkpoint import (
     FINAL,
@@ -41,7 +39,8 @@ from trl_agent.losses import bc_loss, policy_loss, value_loss
 from trl_agent.metrics import MetricSums, count_objective, count_rollout, moments
 from trl_agent.modeling import ActorCritic, ActorCriticOutput
 from trl_agent.ppo_config import AgentPPOConfig
-from trl_agent.processes import gather_rows, global_sums, minibatch_shares, on_main, owned, permutation
+from trl_agent.ppo_update import PPOUpdate, micro_batches
+from trl_agent.processes import gather_rows, on_main, owned, permutation
 from trl_agent.reference import Reference, freeze_adapter_copy
 from trl_agent.rewards import kl_estimate, token_rewards
 from trl_agent.rollout import EpisodeRequest, collect
@@ -236,6 +235,7 @@ class AgentPPOTrainer(PPOTrainer):
             episodes = self.estimate_advantages(episodes, last_values)
             count_objective(episodes, kls, self.kl_controller.value, sums)
             self._optimize(update, episodes, offline, sums)
+            self.generation.on_weights_changed()
         return self._report(self._end_update(update, trajectories, sums))
 
     def collect(self, update: int) -> list[Trajectory]:
@@ -369,7 +369,7 @@ class AgentPPOTrainer(PPOTrainer):
         episodes = [EpisodeTensors.from_trajectory(t) for t in trajectories]
         kls: list[Tensor | None] = [None] * len(episodes)
         last_values = [0.0] * len(episodes)
-        for group in self._micro_groups(episodes):
+        for group in micro_batches(episodes, self.args):
             scored = self._score_micro_batch([episodes[i] for i in group], sums)
             for i, (episode, kl, last_value) in zip(group, scored, strict=True):
                 episodes[i], kls[i], last_values[i] = episode, kl, last_value
@@ -413,86 +413,21 @@ class AgentPPOTrainer(PPOTrainer):
     def _optimize(
         self, update: int, episodes: list[EpisodeTensors], offline: list[EpisodeTensors], sums: MetricSums
     ) -> None:
-        """Do the epochs of minibatch steps; stop when the policy has moved by `target_kl`."""
+        """The epochs of minibatch steps."""
+        optimization = PPOUpdate(
+            self.args,
+            self.accelerator,
+            self.model,
+            self.optimizer,
+            collate=self.collate,
+            compute_loss=lambda batch, items: self.compute_loss(self.model, batch, True, items),
+            compute_bc_loss=lambda batch, items: self.compute_bc_loss(self.model, batch, items),
+            idle_loss=self._idle_loss,
+        )
         self.model.train()
-        epochs = 0
-        for epoch in range(self.args.num_ppo_epochs):
-            if not all(
-                self._minibatch_step([episodes[i] for i in mine], [offline[i] for i in demonstrations], sums)
-                for mine, demonstrations in self._minibatches(update, epoch, len(episodes), len(offline))
-            ):
-                break
-            epochs += 1
-        sums.add("policy/epochs", epochs, 1)
+        optimization.run(update, episodes, offline, sums)
         self.model.eval()
-        self.generation.on_weights_changed()
-
-    def _minibatch_step(
-        self, episodes: list[EpisodeTensors], offline: list[EpisodeTensors], sums: MetricSums
-    ) -> bool:
-        """Forward, backward and one optimizer step; False (and no step) if the policy moved too far.
-
-        Every process does as many forward and backward passes as the one with the most.
-        """
-        parts = [(False, part) for part in self._micro_batches(episodes)]
-        parts += [(True, part) for part in self._micro_batches(offline)]
-        counts = [len(parts), _total_weight(episodes), _total_weight(offline), len(episodes)]
-        rows = gather_rows(self.accelerator, counts)
-        num_passes = int(max(row[0] for row in rows))
-        if num_passes == 0:
-            return True
-        items, offline_items, num_episodes = (sum(row[k] for row in rows) for k in (1, 2, 3))
-        drift = 0.0
-        for index in range(num_passes):
-            with self._last_pass(index == num_passes - 1):
-                if index < len(parts):
-                    is_offline, part = parts[index]
-                    drift += self._pass(is_offline, part, offline_items if is_offline else items, sums)
-                else:
-                    self.accelerator.backward(self._idle_loss())
-        return self._step(drift, num_episodes, sums)
-
-    def _pass(
-        self, is_offline: bool, episodes: Sequence[EpisodeTensors], items: float, sums: MetricSums
-    ) -> float:
-        """Forward and backward of one micro batch; return its KL from the rollout's policy, summed."""
-        batch = self.collate(episodes)
-        if is_offline:
-            loss, outputs = self.compute_bc_loss(self.model, batch, items)
-        else:
-            loss, outputs = self.compute_loss(self.model, batch, True, items)
-        # DDP takes the mean of the processes' gradients, and we want their sum
-        self.accelerator.backward(loss * self.accelerator.num_processes)
-        drift = 0.0
-        totals = torch.stack([values.double().sum() for values in outputs.values()]).tolist()
-        for (name, values), total in zip(outputs.items(), totals, strict=True):
-            if name == "policy/approxkl_avg":
-                drift = total
-                sums.add(name, total, len(episodes))
-            else:
-                sums.add(name, total, values.numel())
-        self._tokens_trained += sum(episode.trajectory.num_tokens for episode in episodes)
-        return drift
-
-    def _step(self, drift: float, num_episodes: float, sums: MetricSums) -> bool:
-        """Clip, step the optimizer and clear the gradients, unless the policy has moved too far already."""
-        args = self.args
-        (drift,) = global_sums(self.accelerator, [drift])
-        if args.target_kl is not None and num_episodes and drift / num_episodes > args.target_kl:
-            sums.add("policy/stopped_by_kl", 1, 1)
-            self.optimizer.zero_grad()
-            return False
-        limit = args.max_grad_norm or float("inf")
-        norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), limit))
-        finite = math.isfinite(norm)
-        if finite:
-            sums.add("policy/grad_norm", norm, 1)
-        # with loss scaling the optimizer skips such a step itself, and lowers the scale
-        if finite or args.fp16:
-            self.optimizer.step()
-        sums.add("policy/skipped_steps", not finite, 1)
-        self.optimizer.zero_grad()
-        return True
+        self._tokens_trained = optimization.tokens_trained
 
     def _end_update(
         self, update: int, trajectories: Sequence[Trajectory], sums: MetricSums
@@ -504,7 +439,6 @@ class AgentPPOTrainer(PPOTrainer):
             sum(t.num_action_tokens for t in trajectories),
             self._tokens_trained,
         ]
-        self._tokens_trained = 0
         rows = gather_rows(self.accelerator, [*counts, peak_memory_mb()])
         episodes, env_steps, generated, trained = (int(sum(row[k] for row in rows)) for k in range(4))
         ledger = self.ledger
@@ -622,13 +556,13 @@ class AgentPPOTrainer(PPOTrainer):
                 "seed": self.args.seed,
                 "kl_controller": self.kl_controller.state_dict(),
                 "ledger": self.ledger.state_dict(),
-                "reference": self.reference.fingerprint() if self.reference is not None else None,
+                "reference": self._fingerprint(),
             },
         )
 
     def _load_checkpoint(self, folder: Path) -> None:
         agent_state = resume.read_agent_state(folder)
-        self._check_same_run(folder, agent_state)
+        resume.check_same_run(folder, agent_state, self.args.seed, self._fingerprint())
         resume.load_model(folder, self.actor)
         saved = resume.load_training(
             folder,
@@ -644,26 +578,13 @@ class AgentPPOTrainer(PPOTrainer):
         self.state.log_history = saved.log_history
         self.generation.on_weights_changed()
 
-    def _check_same_run(self, folder: Path, state: dict[str, Any]) -> None:
-        if state["seed"] != self.args.seed:
-            raise CheckpointError(
-                f"{folder} was written with seed={state['seed']}, not {self.args.seed}; set that seed"
-            )
-        if self.reference is None or state["reference"] is None:
-            return
-        if not math.isclose(self.reference.fingerprint(), state["reference"], rel_tol=1e-6):
-            raise CheckpointError(
-                f"the model given is not the one that the run in {folder} began with, and the KL is "
-                "measured against that; pass the original model (the checkpoint's weights are loaded "
-                "into it), or ref_model"
-            )
+    def _fingerprint(self) -> float | None:
+        return None if self.reference is None else self.reference.fingerprint()
 
     def _begin(self, resume_from_checkpoint: bool | str | Path | None) -> None:
         wanted = (
             self.args.resume_from_checkpoint if resume_from_checkpoint is None else resume_from_checkpoint
         )
-        if isinstance(wanted, str) and wanted.lower() in ("true", "false", ""):
-            wanted = wanted.lower() == "true"
         folder = self.output_dir
         found = self._on_main(
             lambda: claim_output_dir(folder, resume=wanted or False, overwrite=self.args.overwrite_output_dir)
@@ -766,7 +687,8 @@ class AgentPPOTrainer(PPOTrainer):
         self, pool: EnvPool, requests: Sequence[EpisodeRequest], sampling: SamplingParams
     ) -> list[Trajectory]:
         self.model.eval()
-        with torch.no_grad(), self.accelerator.autocast():
+        shown = self.accelerator.is_main_process and not self.args.disable_tqdm
+        with torch.no_grad(), self.accelerator.autocast(), episode_bar("episodes", enabled=shown) as progress:
             return collect(
                 pool,
                 self.generation,
@@ -776,6 +698,7 @@ class AgentPPOTrainer(PPOTrainer):
                 base_seed=self.args.seed,
                 max_turns=self.args.max_turns,
                 max_length=self.args.max_length,
+                progress=progress,
                 use_system_prompt=self.args.use_system_prompt,
             )
 
@@ -793,40 +716,6 @@ class AgentPPOTrainer(PPOTrainer):
         num = min(len(pool), max(1, round(self.args.episodes_per_update * share / (1 - share))))
         drawn = permutation(len(pool), self.args.seed, self.state.global_step + 1, 2**31)[:num]
         return [replace(pool[drawn[i]], source="offline") for i in self._owned_of(num)]
-
-    def _minibatches(
-        self, update: int, epoch: int, num_episodes: int, num_offline: int
-    ) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield this process's episodes and offline episodes (as local indices) of each minibatch.
-
-        The minibatches are cut from one permutation of all processes' episodes, so they do not
-        depend on the number of processes.
-        """
-        rows = gather_rows(self.accelerator, [num_episodes, num_offline])
-        rank, num, key = (
-            self.accelerator.process_index,
-            self.args.num_mini_batches,
-            (self.args.seed, update, epoch),
-        )
-        online, offline = (
-            minibatch_shares([int(row[k]) for row in rows], rank, num, *key, k) for k in (0, 1)
-        )
-        yield from zip(online, offline, strict=True)
-
-    def _micro_groups(self, episodes: Sequence[EpisodeTensors]) -> list[list[int]]:
-        groups = split_by_tokens([e.padded_length for e in episodes], self.args.micro_batch_tokens)
-        size = self.args.per_device_train_batch_size
-        return [group[i : i + size] for group in groups for i in range(0, len(group), size)]
-
-    def _micro_batches(self, episodes: Sequence[EpisodeTensors]) -> list[list[EpisodeTensors]]:
-        return [[episodes[i] for i in group] for group in self._micro_groups(episodes)]
-
-    @contextmanager
-    def _last_pass(self, last: bool) -> Iterator[None]:
-        """Exchange gradients between processes in the last pass of a minibatch only."""
-        set_gradient_sync(self.accelerator, last)
-        with nullcontext() if last else self.accelerator.no_sync(self.model):
-            yield
 
     def _forward(
         self, model: nn.Module, batch: MiniBatch, *, temperature: float | None = None, with_last: bool = False
@@ -846,27 +735,23 @@ class AgentPPOTrainer(PPOTrainer):
     def _idle_loss(self) -> Tensor:
         """A loss of 0 that touches every parameter, for a process with fewer micro batches than another."""
         device = self.accelerator.device
-        ids = torch.full((1, 2), self.chat.pad_token_id, device=device)
         none = torch.zeros(0, dtype=torch.long, device=device)
         output = self.model(
-            ids,
-            torch.ones_like(ids, dtype=torch.bool),
+            torch.full((1, 2), self.chat.pad_token_id, device=device),
+            torch.ones(1, 2, dtype=torch.bool, device=device),
             torch.tensor([[0, 1]], device=device),
             none,
             none,
             temperature=self.args.temperature,
             with_entropy=False,
         )
-        return output.logprobs.sum() + output.values.sum()
+        loss: Tensor = output.logprobs.sum() + output.values.sum()
+        return loss
 
 
 def episode_seed(seed: int, update: int, episode: int) -> int:
     """Return the environment's seed for an episode, in [0, 2**31): a hash of the three numbers."""
     return int(np.random.SeedSequence([seed, update, episode]).generate_state(1)[0] >> 1)
-
-
-def _total_weight(episodes: Sequence[EpisodeTensors]) -> float:
-    return sum(episode.weight * episode.num_action_tokens for episode in episodes)
 
 
 def _at_least_one(num_items: float | Tensor | None, batch: MiniBatch) -> float | Tensor:

@@ -9,6 +9,7 @@ scheduler and the loss scaler) and ``rng_state.pt`` (one entry a rank).
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,25 @@ def read_agent_state(folder: Path) -> dict[str, Any]:
     """Raises CheckpointError: the file is missing or damaged."""
     state: dict[str, Any] = _read_json(folder / AGENT_STATE)
     return state
+
+
+def check_same_run(folder: Path, agent_state: dict[str, Any], seed: int, reference: float | None) -> None:
+    """Raise CheckpointError unless the run that wrote `agent_state` had this seed and reference.
+
+    Args:
+        reference: `Reference.fingerprint`, or None without one.
+    """
+    if agent_state["seed"] != seed:
+        raise CheckpointError(
+            f"{folder} was written with seed={agent_state['seed']}, not {seed}; set that seed"
+        )
+    theirs = agent_state["reference"]
+    if reference is None or theirs is None or math.isclose(reference, theirs, rel_tol=1e-6):
+        return
+    raise CheckpointError(
+        f"the model given is not the one that the run in {folder} began with, and the KL is measured "
+        "against that; pass the original model (the checkpoint's weights are loaded into it), or ref_model"
+    )
 
 
 def _read_json(path: Path) -> Any:
