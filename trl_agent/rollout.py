@@ -1,4 +1,11 @@
-"""EnvPool + generation -> trajectories: the only caller of `env.step` in training."""
+"""EnvPool + generation -> trajectories: the only caller of `env.step` in training.
+
+An episode ends when the environment says so, after `max_turns` turns ("turn_limit"), when the next
+observation leaves no room for an action within `max_length` ("token_limit"), or when the environment fails
+("env_error", "env_timeout"; what was played is kept, with the error's text). An action that the token limit
+cuts ends nothing: the environment gets the text there is. Where an episode was truncated, the observation
+that followed its last action is appended as context if it fits, so that the bootstrap value sees it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +14,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any, Literal
 
@@ -59,13 +67,7 @@ def collect(
     """Play one episode per request with the policy behind `backend`.
 
     All slots that wait for an action get it from one call of the back end. Whether that call waits for slow
-    environments is the pool's schedule.
-
-    An episode ends when the environment says so, after `max_turns` turns ("turn_limit"), when the next
-    observation leaves no room for an action within `max_length` ("token_limit"), or when the environment fails
-    ("env_error", "env_timeout"; what was played is kept, with the error's text). An action that the token limit
-    cuts ends nothing: the environment gets the text there is. Where an episode was truncated, the observation
-    that followed its last action is appended as context if it fits, so that the bootstrap value sees it.
+    environments is the pool's schedule. How episodes end: see the module.
 
     Args:
         requests: more than there are slots are queued.
@@ -83,30 +85,24 @@ def collect(
         raise ValueError(f"max_length must be at least 2 tokens, got {max_length}")
     _check_max_turns(max_turns)
     played = _Played(pool, requests, progress)
+    new_episode = partial(_Episode, chat=chat, max_length=max_length, max_turns=max_turns)
     episodes: dict[int, _Episode] = {}
-
-    def begin(slot: int, index: int, event: EnvEvent) -> None:
-        episodes[slot] = _Episode(
-            key=("rollout", id(played), index),
-            trajectory=_new_trajectory(requests[index], event, use_system_prompt),
-            chat=chat,
-            max_length=max_length,
-            max_turns=max_turns,
-        )
-
     patience = 0.0
     try:
         while played.pending:
             waiting: list[int] = []
             for event in _ready_events(pool, patience):
+                slot = event.slot
                 if event.kind == "reset":
-                    begin(event.slot, played.index_of(event.slot), event)
-                if episodes[event.slot].observe(event):
-                    waiting.append(event.slot)
+                    index = played.index_of(slot)
+                    trajectory = _new_trajectory(requests[index], event, use_system_prompt)
+                    episodes[slot] = new_episode(("rollout", id(played), index), trajectory)
+                if episodes[slot].observe(event):
+                    waiting.append(slot)
                 else:
-                    ended = episodes.pop(event.slot)
+                    ended = episodes.pop(slot)
                     backend.release(ended.key)
-                    played.end(event.slot, ended.trajectory)
+                    played.end(slot, ended.trajectory)
             if waiting:
                 asked = [episodes[slot].request(base_seed, sampling) for slot in waiting]
                 began = monotonic()
