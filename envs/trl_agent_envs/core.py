@@ -88,7 +88,9 @@ class AgentEnv(gym.Env[str, str]):
     observation_space: Space[str] = UnicodeText()
     action_space: Space[str] = UnicodeText()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Start an episode. `options={"goal_id": ...}` chooses the goal; else `seed` does.
 
         The subclass calls ``super().reset(seed=seed)`` first, draws from `self.np_random` only, and returns its

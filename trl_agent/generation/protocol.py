@@ -61,7 +61,9 @@ class GenerationResult:
 class GenerationBackend(Protocol):
     """Samples actions for many conversations at once."""
 
-    def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[GenerationResult]:
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> list[GenerationResult]:
         """Sample one action per request; results in the order of the requests."""
         ...
 

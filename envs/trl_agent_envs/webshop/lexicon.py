@@ -25,12 +25,36 @@ class ProductType:
     price: tuple[int, int]
 
 
-COLORS = ("black", "white", "navy", "grey", "red", "green", "blue", "pink", "brown", "purple", "yellow", "beige")
+COLORS = (
+    "black",
+    "white",
+    "navy",
+    "grey",
+    "red",
+    "green",
+    "blue",
+    "pink",
+    "brown",
+    "purple",
+    "yellow",
+    "beige",
+)
 CLOTHES_SIZES = ("x-small", "small", "medium", "large", "x-large", "xx-large")
 SHOE_SIZES = ("6", "7", "8", "9", "10", "11")
 PACKS = ("pack of 1", "pack of 2", "pack of 3", "pack of 4", "pack of 6", "pack of 12")
 BOTTLES = ("1 ounce", "2 ounce", "4 ounce", "8 ounce", "12 ounce", "16 ounce")
-FLAVORS = ("chocolate", "vanilla", "lemon", "mango", "honey", "cinnamon", "ginger", "peach", "berry", "coconut")
+FLAVORS = (
+    "chocolate",
+    "vanilla",
+    "lemon",
+    "mango",
+    "honey",
+    "cinnamon",
+    "ginger",
+    "peach",
+    "berry",
+    "coconut",
+)
 SCENTS = ("lavender", "rose", "citrus", "cedar", "jasmine", "mint", "unscented", "sandalwood")
 CABLE_LENGTHS = ("3 feet", "6 feet", "10 feet", "15 feet", "25 feet")
 CAPACITIES = ("16 gb", "32 gb", "64 gb", "128 gb", "256 gb", "512 gb")
@@ -65,7 +89,12 @@ _GROCERY, _BEAUTY = "Grocery & Gourmet Food", "Beauty & Personal Care"
 
 
 def _type(
-    query: str, category: str, noun: str, attributes: tuple[str, ...], price: tuple[int, int], **options: tuple[str, ...]
+    query: str,
+    category: str,
+    noun: str,
+    attributes: tuple[str, ...],
+    price: tuple[int, int],
+    **options: tuple[str, ...],
 ) -> ProductType:
     named = {name.replace("_", " "): values for name, values in options.items()}
     return ProductType(query, category, noun, attributes, named, price)
