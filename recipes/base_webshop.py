@@ -2,31 +2,45 @@
 
     python recipes/base_webshop.py --output_dir runs/base
 
-Sessions of shoppers of mixed skill (see `trl_agent_envs.webshop.demonstrator`) on goals of the train split are
-read as plain text: next-token loss on every token, observations weighted down. Product ids are renamed at random in
-each session, so that the model must copy them from the page and cannot learn them by heart. Dev goals give the loss
-by which the checkpoint is chosen; test products are never seen.
+Two kinds of text are read, next-token loss on every token with observations weighted down:
+
+- reading exercises: a result page, of one product first and of ten in the end, then for every product on it its id,
+  its title or some of its attributes, and the answer `click[ID]`. Copying ids is learned there; a session has only
+  one or two of them, far too few (8 M tokens of sessions alone did not teach it, nor did pages of ten at once);
+- sessions of shoppers of mixed skill (`trl_agent_envs.webshop.demonstrator`), in a shop that has the train products
+  only.
+
+Product ids are renamed at random each time, so that they must be copied from the page and cannot be known by heart.
+Dev goals give the loss that is logged; test products are never seen.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import torch
 from tqdm import tqdm
-from transformers import HfArgumentParser, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, HfArgumentParser, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trl_agent.optim.muon import muon_with_adamw
 from trl_agent.small_model import ASSISTANT, END, USER, build_model, build_tokenizer
+from trl_agent_envs.webshop.catalog import Product
 from trl_agent_envs.webshop.demonstrator import Demonstrator
-from trl_agent_envs.webshop.synthetic import random_asin
+from trl_agent_envs.webshop.raw import RawCatalog
+from trl_agent_envs.webshop.shop import Shop
+from trl_agent_envs.webshop.splits import product_splits
+from trl_agent_envs.webshop.synthetic import generate, random_asin
 
 ENV_ID = "trl_agent_envs:trl_agent/WebShop-v0"
 PHRASES = (
@@ -53,10 +67,20 @@ class BaseArguments:
 
     output_dir: str = field(default="runs/base_webshop", metadata={"help": "Folder for the model."})
     sessions: int = field(default=24_000, metadata={"help": "Shopping sessions to read."})
+    exercises: float = field(
+        default=0.6,
+        metadata={"help": "Share of reading exercises at the beginning; it falls to half of that."},
+    )
+    products: int = field(
+        default=1, metadata={"help": "Products on an exercise's page at the beginning, 1 to 10."}
+    )
+    init_from: str | None = field(
+        default=None, metadata={"help": "Continue from this folder's model and tokenizer."}
+    )
     minutes: float = field(
         default=40.0, metadata={"help": "Stop after this many minutes; the schedule follows it."}
     )
-    batch_tokens: int = field(default=12_000, metadata={"help": "Tokens a step."})
+    batch_tokens: int = field(default=6_000, metadata={"help": "Tokens a step."})
     learning_rate: float = field(
         default=3e-3, metadata={"help": "AdamW's learning rate (embeddings, norms)."}
     )
@@ -77,12 +101,20 @@ class BaseArguments:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
 
 
-def collect_sessions(split: str, number: int, seed: int) -> list[Session]:
-    """Let shoppers of mixed skill shop on goals of `split`."""
-    env = gym.make(ENV_ID, split=split, disable_env_checker=True)
+def train_shop() -> RawCatalog:
+    """The embedded catalogue without the products of the dev and test splits."""
+    raw, shop = generate(), Shop.load()
+    split = product_splits(shop.catalog)
+    kept = [record for record in raw.products if split[record["asin"]] == "train"]
+    return RawCatalog(kept, raw.attributes, raw.human, source="train products")
+
+
+def collect_sessions(number: int, seed: int, **env_kwargs: Any) -> list[Session]:
+    """Let shoppers of mixed skill shop."""
+    env = gym.make(ENV_ID, disable_env_checker=True, **env_kwargs)
     shopper = Demonstrator(seed=seed)
     sessions = []
-    for index in tqdm(range(number), desc=f"{split} sessions", disable=None):
+    for index in tqdm(range(number), desc="sessions", disable=None):
         observation, _ = env.reset(seed=seed * 1_000_003 + index)
         shopper.start_episode(index)
         session: Session = []
@@ -94,6 +126,38 @@ def collect_sessions(split: str, number: int, seed: int) -> list[Session]:
             done = terminated or truncated
         sessions.append(session)
     return sessions
+
+
+def reading_exercise(kinds: list[list[Product]], most: int, rng: random.Random) -> Session:
+    """A page of one to `most` products, mostly of one kind; each is asked for by title or by attributes it has."""
+    size = rng.randint(1, most)
+    pool = rng.choice([kind for kind in kinds if len(kind) >= size])
+    if rng.random() < 0.2:
+        pool = [product for kind in kinds for product in kind]
+    products = rng.sample(pool, size)
+    listing = " [SEP] ".join(f"{p.asin} [SEP] {p.title} [SEP] {p.price_tag}" for p in products)
+    page = f"[SEP] Back to Search [SEP] Page 1 (Total results: 50) [SEP] Next > [SEP] {listing}"
+    session: Session = []
+    for product in rng.sample(products, size):
+        wish = probe(product, products, rng)
+        seen = f"Instruction: [SEP] {wish}" if session else f"Instruction: [SEP] {wish} {page}"
+        session.append((seen, f"click[{product.asin}]"))
+    return session
+
+
+def probe(product: Product, others: list[Product], rng: random.Random) -> str:
+    """What tells `product` from the others on its page: its id, its title, or some of its attributes."""
+    draw = rng.random()
+    if draw < 0.25:
+        return product.asin  # plain copying, the skill that the others are built on
+    shown = [a for a in product.attributes if a in product.title.lower()]
+    if draw < 0.5 or not shown:
+        return product.title
+    wanted = rng.sample(shown, rng.randint(1, len(shown)))
+    alike = [p for p in others if p is not product and all(a in p.title.lower() for a in wanted)]
+    if alike:
+        return product.title
+    return f"{product.query} with {' and '.join(wanted)}"
 
 
 def rename_products(session: Session, rng: random.Random) -> Session:
@@ -126,7 +190,8 @@ def batches(
     groups: list[list[int]] = []
     current: list[int] = []
     for index in order:
-        if current and len(rows[index][0]) * (len(current) + 1) > batch_tokens:
+        padded = -(-len(rows[index][0]) // 64) * 64
+        if current and padded * (len(current) + 1) > batch_tokens:
             groups.append(current)
             current = []
         current.append(index)
@@ -136,15 +201,21 @@ def batches(
 
 
 def weighted_loss(
-    model: torch.nn.Module, rows: list[tuple[list[int], list[bool]]], observation_weight: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (weighted next-token loss, loss on the shopper's own tokens), in nats per token."""
-    length = max(len(ids) for ids, _ in rows)
+    model: torch.nn.Module,
+    rows: list[tuple[list[int], list[bool]]],
+    observation_weight: float,
+    id_tokens: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return next-token losses in nats per token: weighted, on the shopper's own tokens, on its `id_tokens`."""
+    # few different shapes: bfloat16 kernels are built, and kept, for each one
+    length = -(-max(len(ids) for ids, _ in rows) // 64) * 64
     ids = torch.zeros(len(rows), length, dtype=torch.long)
     weight = torch.zeros(len(rows), length)
     for row, (tokens, written) in enumerate(rows):
         ids[row, : len(tokens)] = torch.tensor(tokens)
         weight[row, : len(tokens)] = torch.where(torch.tensor(written), 1.0, observation_weight)
+    # ids on a page are random: predicting them teaches nothing and makes their embeddings all alike
+    weight[torch.isin(ids, id_tokens) & (weight < 1)] = 0.0
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model(input_ids=ids).logits[:, :-1]
     losses = torch.nn.functional.cross_entropy(
@@ -152,29 +223,45 @@ def weighted_loss(
     )
     weight = weight[:, 1:].flatten()
     own = weight == 1.0
-    return (losses * weight).sum() / weight.sum(), losses[own].mean()
+    named = own & torch.isin(ids[:, 1:].flatten(), id_tokens)
+    return (losses * weight).sum() / weight.sum(), losses[own].mean(), losses[named].mean()
 
 
 def train(
-    args: BaseArguments, tokenizer: PreTrainedTokenizerFast, sessions: list[Session], dev: list[Session]
+    args: BaseArguments,
+    tokenizer: PreTrainedTokenizerFast,
+    shop: RawCatalog,
+    sessions: list[Session],
+    dev: list[Session],
 ) -> torch.nn.Module:
     """Train for `args.minutes`; the learning rates rise over 2 % and fall linearly to a tenth."""
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
-    model = build_model(tokenizer, args.hidden_size, args.num_layers)
+    if args.init_from is None:
+        model = build_model(tokenizer, args.hidden_size, args.num_layers)
+    else:
+        model = LlamaForCausalLM.from_pretrained(args.init_from, dtype=torch.float32)
     optimizer = muon_with_adamw(
         model, lr=args.learning_rate, muon_lr=args.muon_learning_rate, weight_decay=0.01
     )
     peak = [group["lr"] for group in optimizer.param_groups]
     dev_rows = [encode(session, tokenizer) for session in dev]
-    begin, step, tokens = time.monotonic(), 0, 0
+    # the first half of a product id: the part that says which product is meant
+    id_tokens = torch.tensor(
+        [i for token, i in tokenizer.get_vocab().items() if re.fullmatch("▁b0[a-z]{4}", token)]
+    )
+    begin, step, tokens, most, id_loss = time.monotonic(), 0, 0, args.products, 4.0
     log = (Path(args.output_dir) / "metrics.jsonl").open("w")
     bar = tqdm(total=100, desc="train", disable=None)
+    products = Shop.load(shop).catalog.products
+    kinds = list(group_by_kind(products).values())
     while True:
-        rows = [
-            encode(rename_products(session, rng), tokenizer)
-            for session in rng.sample(sessions, min(2000, len(sessions)))
-        ]
+        share = (time.monotonic() - begin) / (60 * args.minutes)
+        exercises = round(500 * args.exercises * (1 - 0.5 * share))
+        texts = [reading_exercise(kinds, most, rng) for _ in range(exercises)] + rng.sample(
+            sessions, 500 - exercises
+        )
+        rows = [encode(rename_products(session, rng), tokenizer) for session in texts]
         for group in batches(rows, args.batch_tokens, rng):
             share = (time.monotonic() - begin) / (60 * args.minutes)
             if share >= 1:
@@ -182,12 +269,21 @@ def train(
                 return model
             for lr, param_group in zip(peak, optimizer.param_groups):
                 param_group["lr"] = lr * min(1.0, (step + 1) / 50) * (1 - 0.9 * share)
-            loss, own = weighted_loss(model, [rows[i] for i in group], args.observation_weight)
+            loss, own, named = weighted_loss(
+                model, [rows[i] for i in group], args.observation_weight, id_tokens
+            )
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
             step += 1
+            if all(i < exercises for i in group):
+                id_loss += 0.05 * (named.item() - id_loss)
+            if id_loss < 0.5 and most < 10:
+                most, id_loss = (
+                    most + 1,
+                    1.0,
+                )  # one product more on a page, once the pages so far are read well
             tokens += sum(len(rows[i][0]) for i in group)
             if step % 25 == 0:
                 record = {
@@ -195,11 +291,14 @@ def train(
                     "tokens": tokens,
                     "loss": loss.item(),
                     "own": own.item(),
+                    "ids": id_loss,
+                    "most": most,
                     "minutes": share * args.minutes,
                 }
                 if step % 200 == 0:
                     with torch.no_grad():
-                        record["dev_own"] = weighted_loss(model, dev_rows, args.observation_weight)[1].item()
+                        dev_losses = weighted_loss(model, dev_rows, args.observation_weight, id_tokens)
+                        record.update(dev_own=dev_losses[1].item(), dev_ids=dev_losses[2].item())
                 log.write(json.dumps(record) + "\n")
                 log.flush()
                 bar.n = round(100 * share)
@@ -208,10 +307,15 @@ def train(
                 save(model, tokenizer, Path(args.output_dir) / "latest")
 
 
+def group_by_kind(products: Sequence[Product]) -> dict[str, list[Product]]:
+    kinds: dict[str, list[Product]] = defaultdict(list)
+    for product in products:
+        kinds[product.query].append(product)
+    return kinds
+
+
 def save(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the weights in bfloat16 (half the size; the model is trained in bfloat16 autocast anyway)."""
-    import copy
-
     copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -219,13 +323,17 @@ def save(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: Pat
 def main() -> None:
     (args,) = HfArgumentParser(BaseArguments).parse_args_into_dataclasses()
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-    sessions = collect_sessions("train", args.sessions, args.seed)
-    dev = collect_sessions("dev", 64, args.seed + 1)
+    shop = train_shop()
+    sessions = collect_sessions(args.sessions, args.seed, data_dir=shop, split="all")
+    dev = collect_sessions(64, args.seed + 1, split="dev")
     texts = (part for session in sessions[:4000] for step in session for part in step)
     rng = random.Random(0)
     ids = (f"click[{random_asin(rng)}]" for _ in range(20_000))
-    tokenizer = build_tokenizer([*texts, *ids], args.vocab_size, PHRASES)
-    model = train(args, tokenizer, sessions, dev)
+    if args.init_from is None:
+        tokenizer = build_tokenizer([*texts, *ids], args.vocab_size, PHRASES)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(args.init_from)
+    model = train(args, tokenizer, shop, sessions, dev)
     save(model, tokenizer, Path(args.output_dir) / "final")
     print(f"written to {args.output_dir}/final", file=sys.stderr)
 

@@ -116,5 +116,6 @@ def _read(run: Experiment, folder: Path) -> tuple[PreTrainedModel, Cloned]:
     cloned = Cloned(content["best"], {name: Arm(**arm) for name, arm in content["arms"].items()})
     base, _ = run.load_model()
     if (folder / "adapter_config.json").exists():
-        return PeftModel.from_pretrained(base, folder, is_trainable=True), cloned
+        adapted: Any = PeftModel.from_pretrained(base, folder, is_trainable=True)
+        return adapted, cloned
     return type(base).from_pretrained(folder, dtype=base.dtype), cloned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -129,6 +130,13 @@ class PlayOptions:
         return cls(**{item.name: getattr(config, item.name) for item in fields(cls)})
 
 
+def use_all_cores(num_processes: int) -> None:
+    """Share the machine's cores among the processes: `accelerate launch` would leave each with one thread."""
+    if not torch.accelerator.is_available():
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        torch.set_num_threads(max(1, cores // num_processes))
+
+
 class Experiment:
     """One environment, one model, and the goals to train, tune and test on.
 
@@ -141,6 +149,7 @@ class Experiment:
     ) -> None:
         self.arguments, self.options, self.model_args = arguments, options, model
         self.state = PartialState()
+        use_all_cores(self.state.num_processes)
         self.output_dir = Path(options.output_dir)
         self.seconds: dict[str, float] = {}
         self.is_webshop = arguments.env_id.endswith(WEBSHOP)
@@ -167,7 +176,7 @@ class Experiment:
     # ---- environment --------------------------------------------------------------------------------------
     def env_kwargs(self, split: str) -> dict[str, Any]:
         """Arguments of the environment for a split; only WebShop has splits."""
-        extra = dict(self.arguments.env_kwargs or {})
+        extra: dict[str, Any] = dict(self.arguments.env_kwargs or {})  # type: ignore[arg-type]  # parsed from JSON
         if not self.is_webshop:
             return extra
         arguments = self.arguments

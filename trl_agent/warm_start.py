@@ -56,14 +56,14 @@ class _KeepBest(TrainerCallback):
         self.report.dev_scores.append(score)
 
     def on_train_begin(
-        self, args: SFTConfig, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.score(model)
+        self.score(kwargs["model"])
 
     def on_epoch_end(
-        self, args: SFTConfig, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.score(model)
+        self.score(kwargs["model"])
         logger.info(
             "cloning: epoch %d, dev %.3f", len(self.report.dev_scores) - 1, self.report.dev_scores[-1]
         )
