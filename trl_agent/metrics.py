@@ -85,6 +85,15 @@ def count_objective(
     )
 
 
+def explained_variance(accelerator: Accelerator, episodes: Sequence[EpisodeTensors]) -> float:
+    """Return 1 - Var(returns - values) / Var(returns) over all processes' tokens: 1 is a perfect critic, 0
+    one that knows the mean only. 0 where the returns do not vary. All processes call it.
+    """
+    _, total = moments(accelerator, [episode.returns for episode in episodes])
+    _, rest = moments(accelerator, [episode.returns - episode.values for episode in episodes])
+    return 1.0 - rest / total if total > 0 else 0.0
+
+
 def moments(accelerator: Accelerator, tensors: Sequence[Tensor]) -> tuple[float, float]:
     """Return mean and (population) variance over the elements of all ranks' tensors; (0, 1) of nothing.
 

@@ -36,7 +36,7 @@ from trl_agent.generation.protocol import GenerationBackend, SamplingParams
 from trl_agent.generation.transformers_backend import TransformersBackend
 from trl_agent.ledger import CostLedger, peak_memory_mb
 from trl_agent.losses import bc_loss, policy_loss, value_loss
-from trl_agent.metrics import MetricSums, count_objective, count_rollout, moments
+from trl_agent.metrics import MetricSums, count_objective, count_rollout, explained_variance, moments
 from trl_agent.modeling import ActorCritic, ActorCriticOutput
 from trl_agent.ppo_config import AgentPPOConfig
 from trl_agent.ppo_update import PPOUpdate, micro_batches
@@ -137,17 +137,7 @@ class AgentPPOTrainer(PPOTrainer):
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
-        if (env_id is None) == (env_factory is None):
-            raise ValueError("give exactly one of env_id and env_factory")
-        if reward_model is not None:
-            raise ValueError("reward_model is not supported yet; pass a function in reward_funcs")
-        if bool(offline_trajectories) != (args.bc_coef > 0):
-            raise ValueError(
-                f"offline_trajectories and bc_coef belong together: got {len(offline_trajectories or [])} "
-                f"trajectories and bc_coef={args.bc_coef}"
-            )
-        if ref_model is not None and args.kl_coef == 0:
-            raise ValueError("a ref_model is given but kl_coef=0 does not use it")
+        _check_arguments(args, env_id, env_factory, offline_trajectories, reward_model, ref_model)
         self.chat = ChatFormat(processing_class)
         self._env: str | Callable[[], Any] = env_id if env_id is not None else env_factory  # type: ignore[assignment]
         self._env_kwargs = dict(env_kwargs or {})
@@ -234,6 +224,7 @@ class AgentPPOTrainer(PPOTrainer):
             episodes = [replace(e, rewards=r) for e, r in zip(episodes, rewards, strict=True)]
             episodes = self.estimate_advantages(episodes, last_values)
             count_objective(episodes, kls, self.kl_controller.value, sums)
+            sums.add_largest("val/explained_variance", explained_variance(self.accelerator, episodes))
             self._optimize(update, episodes, offline, sums)
             self.generation.on_weights_changed()
         return self._report(self._end_update(update, trajectories, sums))
@@ -698,6 +689,10 @@ class AgentPPOTrainer(PPOTrainer):
                 base_seed=self.args.seed,
                 max_turns=self.args.max_turns,
                 max_length=self.args.max_length,
+                context_policy=self.args.context_policy,
+                context_window=self.args.context_window,
+                max_episode_tokens=self.args.max_episode_tokens,
+                action_format=self.args.action_format,
                 progress=progress,
                 use_system_prompt=self.args.use_system_prompt,
             )
@@ -747,6 +742,27 @@ class AgentPPOTrainer(PPOTrainer):
         )
         loss: Tensor = output.logprobs.sum() + output.values.sum()
         return loss
+
+
+def _check_arguments(
+    args: AgentPPOConfig,
+    env_id: str | None,
+    env_factory: Callable[[], Any] | None,
+    offline_trajectories: Sequence[Trajectory] | None,
+    reward_model: nn.Module | None,
+    ref_model: nn.Module | None,
+) -> None:
+    if (env_id is None) == (env_factory is None):
+        raise ValueError("give exactly one of env_id and env_factory")
+    if reward_model is not None:
+        raise ValueError("reward_model is not supported yet; pass a function in reward_funcs")
+    if bool(offline_trajectories) != (args.bc_coef > 0):
+        raise ValueError(
+            f"offline_trajectories and bc_coef belong together: got {len(offline_trajectories or [])} "
+            f"trajectories and bc_coef={args.bc_coef}"
+        )
+    if ref_model is not None and args.kl_coef == 0:
+        raise ValueError("a ref_model is given but kl_coef=0 does not use it")
 
 
 def episode_seed(seed: int, update: int, episode: int) -> int:

@@ -15,6 +15,7 @@ from trl_agent.checkpoint import checkpoints
 from trl_agent.curve import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT = 130  # seconds, each of the two runs
 SCRIPT = Path(__file__).with_name("train_script.py")
 
 
@@ -24,12 +25,11 @@ def run(folder: Path, world_size: int) -> tuple[list[dict[str, Any]], dict[str, 
         launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world_size}"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'envs'}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*launcher, str(SCRIPT), str(folder), str(world_size)],
+        [*launcher, str(SCRIPT), str(folder), str(world_size), str(TIMEOUT)],
         env=environment,
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return read_metrics(folder / "metrics.jsonl"), json.loads((folder / "result.json").read_text())

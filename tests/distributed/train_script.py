@@ -1,8 +1,10 @@
-"""Trains the tiny task for two updates; run alone or by torchrun. Usage: train_script.py OUTPUT_DIR WORLD_SIZE"""
+"""Trains the tiny task; run alone or by torchrun. Usage: train_script.py OUTPUT_DIR WORLD_SIZE SECONDS"""
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -44,7 +46,12 @@ def main(output_dir: Path, world_size: int) -> None:
     made.accelerator.wait_for_everyone()
     if world_size > 1:
         torch.distributed.destroy_process_group()
+        sys.stdout.flush()
+        # the interpreter's end sometimes hangs in gloo's threads (torch 2.13), after all work is done
+        os._exit(0)
 
 
 if __name__ == "__main__":
+    # a hang shows where, and leaves no process behind
+    faulthandler.dump_traceback_later(float(sys.argv[3]), exit=True)
     main(Path(sys.argv[1]), int(sys.argv[2]))
