@@ -17,6 +17,7 @@ from transformers import (
     TrainerCallback,
     TrainerControl,
     TrainerState,
+    TrainingArguments,
 )
 from trl import SFTConfig, SFTTrainer
 
@@ -88,7 +89,7 @@ def clone_demonstrations(
 
     Args:
         model: a causal language model; trained in place (its PEFT-wrapped form where `peft_config` is given).
-        segments: tokenized demonstrations with `action_mask` (`ChatFormat.encode_episode`).
+        segments: tokenized demonstrations with `action_mask` (`demonstrations.encode_demonstrations`).
         args: TRL's SFT options. `completion_only_loss` is set here: without it TRL ignores the mask of
             tokenized rows and trains on every token, observations too.
         evaluate: dev score of a model, called before training and after each epoch.
