@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
@@ -36,6 +37,13 @@ class CloneArguments:
         default=None, metadata={"help": "Turns per episode; None = the environment's."}
     )
     max_new_tokens: int = field(default=64, metadata={"help": "Most tokens an action may have."})
+    context_policy: Literal["full", "window"] = field(
+        default="full", metadata={"help": "'window' leaves out old observations; see the trainer's."}
+    )
+    context_window: int | None = field(default=None, metadata={"help": "Observations kept whole."})
+    action_format: Literal["plain", "tagged"] = field(
+        default="plain", metadata={"help": "'tagged' clones and plays <action>...</action>."}
+    )
     temperature: float = field(default=1.0, metadata={"help": "Temperature of the sampled evaluation."})
     use_system_prompt: bool = field(default=True, metadata={"help": "Put the environment's rules first."})
     overwrite_output_dir: bool = field(default=False, metadata={"help": "Remove an earlier run's files."})
@@ -70,6 +78,9 @@ def main() -> None:
         max_turns=clone_args.max_turns,
         max_new_tokens=clone_args.max_new_tokens,
         max_length=sft.max_length or 4096,
+        context_policy=clone_args.context_policy,
+        context_window=clone_args.context_window,
+        action_format=clone_args.action_format,
         temperature=clone_args.temperature,
         use_system_prompt=clone_args.use_system_prompt,
         precision="bf16" if sft.bf16 else "fp16" if sft.fp16 else "no",

@@ -27,6 +27,8 @@ SOURCES = ("envs/trl_agent_envs", "trl_agent", "recipes")
 LAYER_1 = {"trajectory", "rewards", "advantages", "losses", "schedules"}
 LAYER_2 = {
     "chat",
+    "action_format",
+    "context",
     "rollout",
     "selection",
     "batch",

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.fakes_env import CHATML, bpe_tokenizer
 from trl_agent.chat import ChatFormat
+from trl_agent.context import Context
 from trl_agent.trajectory import Segment
 
 NO_SYSTEM = (
@@ -53,7 +54,9 @@ def test_a_demonstration_is_the_rendered_conversation(template: str) -> None:
     """The pieces put together are the template's own rendering, tokenized whole."""
     chat = ChatFormat(bpe_tokenizer(template))
     steps = [("number 7", "seven"), ("number 8", "search[red shoes]"), ("more", "x")]
-    segment = chat.encode_episode(steps)
+    context = Context(chat, max_length=1000)
+    context.replay(steps)
+    (segment,) = context.segments
     messages = [
         {"role": role, "content": text} for step in steps for role, text in zip(("user", "assistant"), step)
     ]

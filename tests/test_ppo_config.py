@@ -35,6 +35,9 @@ def test_the_launcher_s_precision_is_heard(tmp_path, monkeypatch):
         ("lr_scheduler_type", "reduce_lr_on_plateau", "schedule"),
         ("target_kl", -1.0, "above 0"),
         ("num_envs", "many", "at least 1"),
+        ("context_policy", "recent", "window"),
+        ("max_episode_tokens", 1, "at least 2"),
+        ("action_format", "xml", "tagged"),
     ],
 )
 def test_a_value_out_of_range_is_named(tmp_path, field, value, allowed):
@@ -65,6 +68,9 @@ def test_an_option_that_would_do_nothing_is_refused(tmp_path, field, value, advi
         ({"kl_control": "auto", "kl_coef": 0.0}, "kl_coef above 0"),
         ({"cliprange_end": 0.1, "cliprange_high": 0.3}, "cliprange_end"),
         ({"bf16": True, "fp16": True}, "at most one"),
+        ({"context_window": 3}, "context_window=3 is not used"),
+        ({"context_policy": "window"}, "context_window=None is out of range"),
+        ({"max_length": 512, "max_episode_tokens": 512}, "max_episode_tokens=512 changes nothing"),
         ({"fp16": True}, "needs a GPU"),
     ],
 )
@@ -95,6 +101,13 @@ def test_the_command_line(tmp_path):
             "auto",
             "--top_p",
             "0.9",
+            "--context_policy",
+            "window",
+            "--context_window",
+            "3",
+            "--action_format",
+            "tagged",
         ]
     )
+    assert (config.context_policy, config.context_window, config.action_format) == ("window", 3, "tagged")
     assert (config.optim, config.bf16, config.kl_control, config.top_p) == ("muon", True, "auto", 0.9)

@@ -11,6 +11,8 @@ import torch
 
 from tests.fakes import tiny_llama
 from tests.fakes_env import CountEnv, bpe_tokenizer
+from trl_agent.action_format import INSTRUCTION, NO_ACTION, RETRY_NOTE
+from trl_agent.batch import EpisodeTensors, collate
 from trl_agent.chat import ChatFormat
 from trl_agent.generation import (
     GenerationRequest,
@@ -18,6 +20,7 @@ from trl_agent.generation import (
     SamplingParams,
     TransformersBackend,
 )
+from trl_agent.modeling import ActorCritic
 from trl_agent.rollout import EpisodeRequest, collect, run_scripted
 from trl_agent.trajectory import Trajectory
 from trl_agent_envs.pool import EnvPool, EnvPoolError
@@ -321,3 +324,218 @@ def test_a_scripted_policy_that_the_environment_lacks() -> None:
 
 def test_random_generators_seeded_by_text_repeat() -> None:
     assert random.Random("0/1/2/3").random() == random.Random("0/1/2/3").random()
+
+
+# ---- what the policy sees of the past ---------------------------------------------------------------------
+WINDOW: dict[str, Any] = {"context_policy": "window", "context_window": 2}
+
+
+class Answers(Scripted):
+    """Gives one answer after the other, the same ones in each episode; histories may be rewritten."""
+
+    def __init__(self, *answers: str) -> None:
+        super().__init__()
+        self.answers = answers
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> list[GenerationResult]:
+        self.batches.append(list(requests))
+        made = [CHAT.encode_action(self.answers[request.rng_key[-1]]) for request in requests]
+        return [GenerationResult(ids, [-0.5] * len(ids), True) for ids in made]
+
+
+def texts(trajectory: Trajectory) -> list[str]:
+    return [CHAT.tokenizer.decode(s.input_ids, skip_special_tokens=False) for s in trajectory.segments]
+
+
+def recomputed(network: torch.nn.Module, trajectory: Trajectory) -> list[float]:
+    """Logprobs of the action tokens, segment by segment, in the order of the turns."""
+    with torch.no_grad():
+        tables = [
+            network(torch.tensor([segment.input_ids])).logits[0].float().log_softmax(-1)
+            for segment in trajectory.segments
+        ]
+    return [
+        float(tables[s][t - 1, trajectory.segments[s].input_ids[t]]) for s, t in trajectory.action_positions()
+    ]
+
+
+def test_the_window_rewrites_the_context_and_the_turns_go_on() -> None:
+    played = play(Answers(*(str(n) for n in range(6))), requests(2), {"turns": 6}, **WINDOW)
+    for trajectory in played:
+        check_shape(trajectory)
+        assert [turn.segment for turn in trajectory.turns] == [0, 0, 0, 1, 1, 2]
+        first = 10 * trajectory.episode
+        assert [text.count("[earlier observation left out]") for text in texts(trajectory)] == [0, 2, 4]
+        assert f"number {first + 2}" in texts(trajectory)[1]
+        assert f"number {first + 1}<" not in texts(trajectory)[1]
+        assert len(trajectory.action_logprobs()) == trajectory.num_action_tokens
+        assert trajectory.turn_ends[-1] == trajectory.num_action_tokens - 1
+    assert played[0].success
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_sampled_logprobs_are_those_that_training_computes_in_every_segment(window: int) -> None:
+    network = model()
+    options = {"context_policy": "window", "context_window": window, "max_length": 300}
+    cached = play(policy(network), requests(4), {"turns": 6, "words": 2}, **options)
+    for trajectory in cached:
+        check_shape(trajectory)
+        assert len(trajectory.segments) > 1
+        assert recomputed(network, trajectory) == pytest.approx(trajectory.action_logprobs(), abs=1e-5)
+    # the rewritten beginning is noticed: kept caches change nothing
+    anew = play(policy(network, keep_cache=False), requests(4), {"turns": 6, "words": 2}, **options)
+    for one, two in zip(cached, anew):
+        assert [s.input_ids for s in one.segments] == [s.input_ids for s in two.segments]
+        assert [s.action_mask for s in one.segments] == [s.action_mask for s in two.segments]
+        assert one.action_logprobs() == pytest.approx(two.action_logprobs(), abs=1e-5)
+
+
+def test_credit_flows_over_segments_and_the_bootstrap_sees_the_last_context() -> None:
+    """Values of a batch of many segments, and of the end, are those of each segment alone."""
+    network = model()
+    # After turn 3 (index 2) the window moves: the segment of the bootstrap has no action.
+    played = play(policy(network), requests(3), {"turns": 9}, max_turns=3, **WINDOW)
+    actor = ActorCritic(network, critic="shared").eval()
+    assert actor.value_head is not None
+    torch.nn.init.normal_(actor.value_head.weight)
+    for trajectory in played:
+        check_shape(trajectory)
+        assert (trajectory.truncated, trajectory.truncation_cause) == (True, "turn_limit")
+        assert [turn.segment for turn in trajectory.turns] == [0, 0, 0]
+        assert len(trajectory.segments) == 2
+        assert not any(trajectory.segments[1].action_mask)
+        assert f"number {10 * trajectory.episode + 3}<" in texts(trajectory)[1]
+    longer = play(policy(network), requests(2), {"turns": 9}, max_turns=5, **WINDOW)
+    assert [turn.segment for turn in longer[0].turns] == [0, 0, 0, 1, 1]
+    episodes = [EpisodeTensors.from_trajectory(t) for t in (*played, *longer)]
+    for side in ("right", "left"):
+        batch = collate(episodes, CHAT.pad_token_id, padding_side=side)  # type: ignore[arg-type]
+        with torch.no_grad():
+            output = actor(
+                batch.input_ids,
+                batch.attention_mask,
+                batch.position_ids,
+                batch.action_rows,
+                batch.action_cols,
+                batch.last_rows,
+                batch.last_cols,
+            )
+        values = batch.split_by_episode(output.values)
+        torch.testing.assert_close(output.logprobs, batch.logprobs, atol=1e-5, rtol=0)
+        for k, episode in enumerate(episodes):
+            trajectory = episode.trajectory
+            with torch.no_grad():
+                hidden = [
+                    network.model(torch.tensor([s.input_ids])).last_hidden_state[0]
+                    for s in trajectory.segments
+                ]
+                by_hand = [actor.value_head(h.float())[:, 0] for h in hidden]
+            expected = [float(by_hand[s][t - 1]) for s, t in trajectory.action_positions()]
+            assert values[k].tolist() == pytest.approx(expected, abs=1e-4)
+            assert float(output.last_values[k]) == pytest.approx(float(by_hand[-1][-1]), abs=1e-4)
+
+
+def test_the_tokens_of_an_episode_are_bounded() -> None:
+    answers = [str(n) for n in range(9)]
+    (free,) = play(Answers(*answers), requests(1), {"turns": 9}, **WINDOW)
+    (bound,) = play(
+        Answers(*answers), requests(1), {"turns": 9}, max_episode_tokens=free.num_tokens // 2, **WINDOW
+    )
+    check_shape(bound)
+    assert (bound.terminated, bound.truncation_cause) == (False, "token_limit")
+    assert 0 < len(bound.turns) < 9
+    assert bound.num_tokens <= free.num_tokens // 2
+
+
+# ---- how an answer says its action ------------------------------------------------------------------------
+def test_an_answer_without_action_is_a_turn_and_never_reaches_the_environment() -> None:
+    answers = (
+        "I think <action>0</action>",
+        "zero",
+        "<action>",
+        "so <action> 1 </action>",
+        "<action>2</action>",
+    )
+    (trajectory,) = play(Answers(*answers), requests(1), action_format="tagged")
+    check_shape(trajectory)
+    assert [turn.action for turn in trajectory.turns] == ["0", "", "", "1", "2"]
+    assert [turn.answer for turn in trajectory.turns] == list(answers)
+    assert [turn.action_error for turn in trajectory.turns] == [None, NO_ACTION, NO_ACTION, None, None]
+    assert trajectory.turn_rewards == pytest.approx([1 / 3, 0, 0, 1 / 3, 1 / 3])
+    assert [turn.observation for turn in trajectory.turns] == [
+        "number 0",
+        "number 1",
+        f"{RETRY_NOTE}\n\nnumber 1",
+        f"{RETRY_NOTE}\n\nnumber 1",
+        "number 2",
+    ]
+    assert trajectory.turns[1].state_key == trajectory.turns[3].state_key == "1/1"
+    assert trajectory.terminated
+    assert trajectory.success
+    assert trajectory.system_prompt == f"Repeat the number.\n\n{INSTRUCTION}"
+    assert INSTRUCTION in texts(trajectory)[0]
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "free"])
+def test_answers_without_action_end_by_the_limits(schedule: str) -> None:
+    played = play(
+        Answers(*["zero"] * 4),
+        requests(5),
+        schedule=schedule,
+        action_format="tagged",
+        max_turns=4,
+        num_envs=2,
+    )
+    assert [t.episode for t in played] == list(range(5))
+    for trajectory in played:
+        check_shape(trajectory)
+        assert (trajectory.truncated, trajectory.truncation_cause) == (True, "turn_limit")
+        assert (len(trajectory.turns), trajectory.score) == (4, 0.0)
+        assert [turn.reward for turn in trajectory.turns] == [0.0] * 4
+    (endless,) = play(Answers(*["zero"] * 99), requests(1), action_format="tagged", **WINDOW)
+    assert endless.truncation_cause == "token_limit"
+
+
+def test_a_mix_of_good_and_bad_answers_repeats_under_lockstep() -> None:
+    class Mixed(Answers):
+        def generate(self, asked: Any, sampling: SamplingParams) -> list[GenerationResult]:
+            self.batches.append(list(asked))
+            made = []
+            for request in asked:
+                episode, turn = request.rng_key[-2:]
+                good = (episode + turn) % 2 == 0
+                made.append(CHAT.encode_action("<action>0</action>" if good else "0"))
+            return [GenerationResult(ids, [-0.5] * len(ids), True) for ids in made]
+
+    first, again = Mixed(), Mixed()
+    played = play(first, requests(5), action_format="tagged")
+    assert play(again, requests(5), action_format="tagged") == played
+    keys = [[[request.rng_key for request in batch] for batch in b.batches] for b in (first, again)]
+    assert keys[0] == keys[1]
+    assert len(keys[0][0]) == 3
+    for trajectory in played:
+        assert sum(turn.action_error == NO_ACTION for turn in trajectory.turns) >= 2
+        assert sum(turn.action != "" for turn in trajectory.turns) == 3
+
+
+def test_without_a_system_prompt_the_format_is_not_explained() -> None:
+    answers = [f"<action>{n}</action>" for n in range(3)]
+    (trajectory,) = play(Answers(*answers), requests(1), action_format="tagged", use_system_prompt=False)
+    assert trajectory.system_prompt is None
+    assert INSTRUCTION not in texts(trajectory)[0]
+    (plain,) = play(Answers(*answers), requests(1))
+    assert [turn.action for turn in plain.turns] == answers  # the tags are part of a plain action
+    assert [turn.answer for turn in plain.turns] == [None] * 3
+
+
+def test_bad_context_and_format_options() -> None:
+    for options, message in (
+        ({"context_window": 2}, "context_window=2"),
+        ({"context_policy": "window"}, "context_window=None"),
+        ({"max_episode_tokens": 400}, "max_episode_tokens=400"),
+        ({"action_format": "json"}, "action_format='json'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            play(Scripted(), requests(1), **options)

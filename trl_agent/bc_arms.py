@@ -71,13 +71,21 @@ def clone(run: Experiment, sft: SFTConfig, episodes: Sequence[EpisodeRecord]) ->
     """Clone some demonstrations from the experiment's model; the best epoch on dev is kept."""
     set_seed(run.options.seed)
     model, _ = run.load_model()
-    segments = encode_demonstrations(
-        episodes, run.chat, use_system_prompt=run.options.use_system_prompt, max_length=run.options.max_length
+    options = run.options
+    encoded = encode_demonstrations(
+        episodes,
+        run.chat,
+        use_system_prompt=options.use_system_prompt,
+        max_length=options.max_length,
+        context_policy=options.context_policy,
+        context_window=options.context_window,
+        action_format=options.action_format,
     )
+    segments = [segment for episode in encoded for segment in episode]
     model, report = clone_demonstrations(
         model, run.tokenizer, segments, sft, run.dev_success, peft_config=get_peft_config(run.model_args)
     )
-    return model, Arm(len(segments), report.dev_scores, report.best_epoch)
+    return model, Arm(len(encoded), report.dev_scores, report.best_epoch)
 
 
 def cloning_config(ppo: AgentPPOConfig, epochs: int, learning_rate: float) -> SFTConfig:

@@ -16,7 +16,6 @@ from trl_agent._compat import (
     is_chat_template_prefix_preserving,
     supports_tool_calling,
 )
-from trl_agent.trajectory import Segment
 
 logger = logging.getLogger(__name__)
 
@@ -111,22 +110,6 @@ class ChatFormat:
         if ids[0] != self._end_of_turn or ids[-1] != self._end_of_turn:
             raise ValueError(f"tokenizer {self._name!r} does not keep {stop!r} apart from the text beside it")
         return ids[1:]
-
-    def encode_episode(self, steps: Sequence[tuple[str, str]], system_prompt: str | None = None) -> Segment:
-        """Tokens of a recorded episode of (observation, action) texts.
-
-        Returns:
-            A segment with `action_mask` set on the actions (end of turn included) and logprobs of 0: nobody
-            recorded the probabilities.
-        """
-        segment = Segment()
-        for k, (observation, action) in enumerate(steps):
-            segment.append_context(
-                self.next(observation, True) if k else self.start(observation, system_prompt)
-            )
-            ids = self.encode_action(action)
-            segment.append_action(ids, [0.0] * len(ids))
-        return segment
 
     # ---- the template -------------------------------------------------------------------------------------
     def _render(self, messages: list[Message], *, generate: bool = True, template: str | None = None) -> str:

@@ -11,7 +11,10 @@ import gymnasium as gym
 import numpy as np
 from tqdm import tqdm
 
+from trl_agent.action_format import ActionFormat
 from trl_agent.chat import ChatFormat
+from trl_agent.context import Context, ContextPolicy
+from trl_agent.step_records import answer_of, system_prompt_of
 from trl_agent.trajectory import Segment
 from trl_agent_envs.core import AgentEnv
 from trl_agent_envs.records import EpisodeRecord, StepRecord, StepRecordWriter, read_episodes
@@ -125,15 +128,32 @@ def encode_demonstrations(
     *,
     use_system_prompt: bool,
     max_length: int,
+    context_policy: ContextPolicy = "full",
+    context_window: int | None = None,
+    action_format: ActionFormat = "plain",
     keep: Callable[[EpisodeRecord], bool] = lambda episode: True,
-) -> list[Segment]:
-    """Tokenize the episodes for which `keep` is true; those longer than `max_length` tokens are left out."""
-    segments = []
+) -> list[list[Segment]]:
+    """Tokenize the episodes for which `keep` is true, as a policy with these options would have seen them.
+
+    Args:
+        max_length: most tokens of a segment; an episode with a turn that does not fit is left out.
+        action_format: "tagged" puts bare actions in tags, see `step_records.answer_of`.
+
+    Returns:
+        Each kept episode's segments.
+    """
+    kept = []
     for episode in episodes:
         if not keep(episode):
             continue
-        system = episode[0].extra.get("system_prompt") if use_system_prompt else None
-        segment = chat.encode_episode([(step.prompt, step.response) for step in episode], system)
-        if len(segment) <= max_length:
-            segments.append(segment)
-    return segments
+        context = Context(
+            chat,
+            max_length=max_length,
+            policy=context_policy,
+            window=context_window,
+            system_prompt=system_prompt_of(episode[0], action_format) if use_system_prompt else None,
+        )
+        spans = context.replay([(step.prompt, answer_of(step, action_format)) for step in episode])
+        if len(spans) == len(episode):
+            kept.append(context.segments)
+    return kept

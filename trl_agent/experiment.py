@@ -18,7 +18,9 @@ from accelerate import PartialState
 from transformers import PreTrainedModel
 from trl import ModelConfig
 
+from trl_agent.action_format import ActionFormat, check_action_format
 from trl_agent.chat import ChatFormat
+from trl_agent.context import ContextPolicy, check_context
 from trl_agent.demonstrations import (
     Actor,
     OracleActor,
@@ -119,10 +121,18 @@ class PlayOptions:
     max_length: int = 2048
     temperature: float = 1.0
     top_p: float = 1.0
+    context_policy: ContextPolicy = "full"
+    context_window: int | None = None
+    max_episode_tokens: int | None = None
+    action_format: ActionFormat = "plain"
     use_system_prompt: bool = True
     step_timeout: float = 60.0
     episode_timeout: float | None = 600.0
     precision: Literal["no", "bf16", "fp16"] = "no"
+
+    def __post_init__(self) -> None:
+        check_context(self.context_policy, self.context_window, self.max_length, self.max_episode_tokens)
+        check_action_format(self.action_format)
 
     @classmethod
     def of(cls, config: Any) -> PlayOptions:
@@ -236,7 +246,11 @@ class Experiment:
             max_new_tokens=options.max_new_tokens,
             max_length=options.max_length,
             max_turns=options.max_turns,
-            use_system_prompt=self.options.use_system_prompt,
+            context_policy=options.context_policy,
+            context_window=options.context_window,
+            max_episode_tokens=options.max_episode_tokens,
+            action_format=options.action_format,
+            use_system_prompt=options.use_system_prompt,
             seed=options.seed,
             precision={"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}[options.precision],
             pool_kwargs={"step_timeout": options.step_timeout, "episode_timeout": options.episode_timeout},

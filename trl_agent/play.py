@@ -10,7 +10,9 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from trl_agent.action_format import ActionFormat
 from trl_agent.chat import ChatFormat
+from trl_agent.context import ContextPolicy
 from trl_agent.demonstrations import Reset
 from trl_agent.generation.protocol import SamplingParams
 from trl_agent.generation.transformers_backend import TransformersBackend
@@ -33,6 +35,10 @@ class Stage:
     max_new_tokens: int = 64
     max_length: int = 2048
     max_turns: int | None = None
+    context_policy: ContextPolicy = "full"
+    context_window: int | None = None
+    max_episode_tokens: int | None = None
+    action_format: ActionFormat = "plain"
     use_system_prompt: bool = True
     seed: int = 0
     precision: torch.dtype | None = None
@@ -76,6 +82,10 @@ class Stage:
                 base_seed=self.seed,
                 max_turns=self.max_turns,
                 max_length=self.max_length,
+                context_policy=self.context_policy,
+                context_window=self.context_window,
+                max_episode_tokens=self.max_episode_tokens,
+                action_format=self.action_format,
                 use_system_prompt=self.use_system_prompt,
                 progress=lambda done, total: bar.update(done - bar.n),
             )

@@ -12,6 +12,8 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_tf32_available
 
 from trl_agent._compat import PPOConfig
+from trl_agent.action_format import check_action_format
+from trl_agent.context import check_context
 
 _HONOURED = """
     output_dir run_name project seed use_cpu ddp_backend ddp_timeout resume_from_checkpoint disable_tqdm
@@ -31,7 +33,7 @@ _INSTEAD = {
     "max_steps": "use max_updates",
     "total_episodes": "use max_updates and episodes_per_update",
     "num_train_epochs": "use max_updates",
-    "response_length": "use max_new_tokens (per turn) and max_length (per segment)",
+    "response_length": "use max_new_tokens (per turn), max_length (per segment), max_episode_tokens",
     "gradient_accumulation_steps": "micro_batch_tokens makes the micro batches",
     "per_device_eval_batch_size": "num_envs bounds what runs at once",
     "whiten_rewards": "use whiten_advantages",
@@ -129,6 +131,26 @@ class AgentPPOConfig(PPOConfig):
     max_new_tokens: int = field(default=64, metadata={"help": "Most tokens an action may have."})
     max_length: int = field(
         default=2048, metadata={"help": "Most tokens a segment (observations too) may have."}
+    )
+    max_episode_tokens: int | None = field(
+        default=None,
+        metadata={"help": "Most tokens of an episode's segments together (rewritten contexts count again)."},
+    )
+    context_policy: Literal["full", "window"] = field(
+        default="full",
+        metadata={
+            "help": "'window' leaves out old observations but for the last context_window ones (up to twice as "
+            "many less one: they go in chunks, each beginning a new segment); 'full' keeps everything."
+        },
+    )
+    context_window: int | None = field(
+        default=None, metadata={"help": "Observations kept whole by context_policy='window'."}
+    )
+    action_format: Literal["plain", "tagged"] = field(
+        default="plain",
+        metadata={
+            "help": "'tagged' = free reasoning, then <action>...</action>; 'plain' = the action alone."
+        },
     )
     top_p: float = field(default=1.0, metadata={"help": "Nucleus sampling in the rollout, in (0, 1]."})
     top_k: int = field(
@@ -262,6 +284,8 @@ class AgentPPOConfig(PPOConfig):
         self._check_choices()
 
     def _check_choices(self) -> None:
+        check_context(self.context_policy, self.context_window, self.max_length, self.max_episode_tokens)
+        check_action_format(self.action_format)
         choices = {
             "schedule": ("free", "lockstep"),
             "discount_per": ("turn", "token"),

@@ -1,10 +1,14 @@
 """EnvPool + generation -> trajectories: the only caller of `env.step` in training.
 
 An episode ends when the environment says so, after `max_turns` turns ("turn_limit"), when the next
-observation leaves no room for an action within `max_length` ("token_limit"), or when the environment fails
-("env_error", "env_timeout"; what was played is kept, with the error's text). An action that the token limit
-cuts ends nothing: the environment gets the text there is. Where an episode was truncated, the observation
-that followed its last action is appended as context if it fits, so that the bootstrap value sees it.
+observation leaves no room for an action within `max_length` or `max_episode_tokens` ("token_limit"), or when the
+environment fails ("env_error", "env_timeout"; what was played is kept, with the error's text). An action that the
+token limit cuts ends nothing: the environment gets the text there is. Where an episode was truncated, the
+observation that followed its last action is appended as context if it fits, so that the bootstrap value sees it.
+
+An answer that says no action in the format asked for (`action_format`) never reaches the environment: the turn
+has an `action_error`, no reward, and the observation is shown again below a note. It is a turn like any other to
+`max_turns` and the token limits; a limit of the environment's own does not see it.
 """
 
 from __future__ import annotations
@@ -13,19 +17,27 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Literal
 
+from trl_agent.action_format import (
+    NO_ACTION,
+    RETRY_NOTE,
+    ActionFormat,
+    add_instruction,
+    check_action_format,
+    parse_action,
+)
 from trl_agent.chat import ChatFormat
+from trl_agent.context import Context, ContextPolicy, check_context
 from trl_agent.generation.protocol import (
     GenerationBackend,
     GenerationRequest,
     GenerationResult,
     SamplingParams,
 )
-from trl_agent.trajectory import Segment, Trajectory, TruncationCause, Turn
+from trl_agent.trajectory import Trajectory, TruncationCause, Turn
 from trl_agent_envs.pool import EnvEvent, EnvPool
 
 logger = logging.getLogger(__name__)
@@ -61,6 +73,10 @@ def collect(
     base_seed: int,
     max_length: int,
     max_turns: int | None = None,
+    context_policy: ContextPolicy = "full",
+    context_window: int | None = None,
+    max_episode_tokens: int | None = None,
+    action_format: ActionFormat = "plain",
     use_system_prompt: bool = True,
     progress: Progress | None = None,
 ) -> list[Trajectory]:
@@ -73,7 +89,10 @@ def collect(
         requests: more than there are slots are queued.
         max_length: most tokens of a segment.
         max_turns: None = as many as the environment allows.
-        use_system_prompt: False leaves out the rules that `reset` gives in ``info["system_prompt"]``.
+        context_policy, context_window, max_episode_tokens: what the policy sees of the past, see `Context`.
+        action_format: how an answer says its action, see `action_format.py`.
+        use_system_prompt: False leaves out the rules that `reset` gives in ``info["system_prompt"]``, and what
+            a policy is told of the action format.
 
     Returns:
         Trajectories in the order of the requests. One whose first observation does not fit has no turns.
@@ -84,32 +103,53 @@ def collect(
     if max_length < 2:
         raise ValueError(f"max_length must be at least 2 tokens, got {max_length}")
     _check_max_turns(max_turns)
+    check_context(context_policy, context_window, max_length, max_episode_tokens)
+    check_action_format(action_format)
+
+    def new_episode(index: int, event: EnvEvent) -> _Episode:
+        trajectory = _new_trajectory(requests[index], event, use_system_prompt)
+        if use_system_prompt:
+            trajectory.system_prompt = add_instruction(trajectory.system_prompt, action_format)
+        context = Context(
+            chat,
+            max_length=max_length,
+            policy=context_policy,
+            window=context_window,
+            max_episode_tokens=max_episode_tokens,
+            max_new_tokens=sampling.max_new_tokens,
+            system_prompt=trajectory.system_prompt,
+        )
+        return _Episode(("rollout", id(played), index), trajectory, context, max_turns, action_format)
+
     played = _Played(pool, requests, progress)
-    new_episode = partial(_Episode, chat=chat, max_length=max_length, max_turns=max_turns)
     episodes: dict[int, _Episode] = {}
+    repeats: list[EnvEvent] = []
     patience = 0.0
     try:
         while played.pending:
             waiting: list[int] = []
-            for event in _ready_events(pool, patience):
+            for event in _ready_events(pool, patience, repeats):
                 slot = event.slot
                 if event.kind == "reset":
-                    index = played.index_of(slot)
-                    trajectory = _new_trajectory(requests[index], event, use_system_prompt)
-                    episodes[slot] = new_episode(("rollout", id(played), index), trajectory)
+                    episodes[slot] = new_episode(played.index_of(slot), event)
                 if episodes[slot].observe(event):
                     waiting.append(slot)
                 else:
                     ended = episodes.pop(slot)
                     backend.release(ended.key)
                     played.end(slot, ended.trajectory)
+            repeats = []
             if waiting:
                 asked = [episodes[slot].request(base_seed, sampling) for slot in waiting]
                 began = monotonic()
                 results = backend.generate(asked, sampling)
                 patience = _PATIENCE * (monotonic() - began)
                 for slot, result in zip(waiting, results):
-                    pool.submit_step(slot, episodes[slot].act(result))
+                    action = episodes[slot].act(result)
+                    if action is None:
+                        repeats.append(episodes[slot].repetition(slot))
+                    else:
+                        pool.submit_step(slot, action)
     finally:
         for episode in episodes.values():
             backend.release(episode.key)
@@ -205,13 +245,14 @@ class _Episode:
 
     key: Hashable
     trajectory: Trajectory
-    chat: ChatFormat
-    max_length: int
+    context: Context
     max_turns: int | None
-    finished: bool = True  # whether the last action ended in a stop token
+    action_format: ActionFormat
     shown: str = ""  # the observation that waits for an action
     state_key: str | None = None
-    segment: Segment = field(default_factory=Segment)
+
+    def __post_init__(self) -> None:
+        self.trajectory.segments = self.context.segments
 
     def observe(self, event: EnvEvent) -> bool:
         """Take in what the environment returned. True: it waits for an action; False: the episode is over."""
@@ -222,9 +263,10 @@ class _Episode:
             cause = "turn_limit"
         ending = event.done or cause is not None
         if not event.terminated and event.error is None:
-            fits = self._append(event.observation, room=0 if ending else 1)
+            fits = self.context.observe(event.observation, room=0 if ending else 1)
             if not fits and not ending:
                 cause = "token_limit"
+                self._warn_of_no_turns(event.observation)
         if event.done or cause is not None:
             _note_end(trajectory, event, cause)
             return False
@@ -235,51 +277,57 @@ class _Episode:
         trajectory = self.trajectory
         return GenerationRequest(
             key=self.key,
-            input_ids=self.segment.input_ids,
+            input_ids=self.context.segment.input_ids,
             rng_key=(base_seed, trajectory.update, trajectory.episode, len(trajectory.turns)),
-            max_new_tokens=min(sampling.max_new_tokens, self.max_length - len(self.segment)),
+            max_new_tokens=min(sampling.max_new_tokens, self.context.room),
         )
 
-    def act(self, result: GenerationResult) -> str:
-        """Take in the sampled tokens; return the action's text."""
-        action = self.chat.decode_action(result.token_ids)
-        start, end = self.segment.append_action(result.token_ids, result.logprobs)
-        self.finished = result.finished
-        self.trajectory.turns.append(
-            Turn(self.shown, action, len(self.trajectory.segments) - 1, start, end, state_key=self.state_key)
-        )
+    def act(self, result: GenerationResult) -> str | None:
+        """Take in the sampled tokens; return the action's text, or None if they say no action."""
+        answer = self.context.chat.decode_action(result.token_ids)
+        action = parse_action(answer, self.action_format)
+        span = self.context.act(result.token_ids, result.logprobs, result.finished)
+        turn = Turn(self.shown, action or "", *span, state_key=self.state_key)
+        if self.action_format != "plain":
+            turn.answer = answer
+        self.trajectory.turns.append(turn)
         return action
 
-    def _append(self, observation: str, room: int) -> bool:
-        """Append an observation as context if that leaves `room` tokens of `max_length`."""
+    def repetition(self, slot: int) -> EnvEvent:
+        """The last observation once more, as if the environment had returned it for an answer without action."""
+        shown = self.shown if self.shown.startswith(RETRY_NOTE) else f"{RETRY_NOTE}\n\n{self.shown}"
         trajectory = self.trajectory
-        if trajectory.segments:
-            ids = self.chat.next(observation, self.finished)
-        else:
-            ids = self.chat.start(observation, trajectory.system_prompt)
-        if len(self.segment) + len(ids) + room > self.max_length:
-            if not trajectory.turns:
-                logger.warning(
-                    "Episode %d ends before its first turn: its first observation takes %d tokens, which leaves "
-                    "no room for an action within max_length=%d. Raise max_length or shorten the observation.",
-                    trajectory.episode,
-                    len(ids),
-                    self.max_length,
-                )
-            return False
-        if not trajectory.segments:
-            trajectory.segments.append(self.segment)
-        self.segment.append_context(ids)
-        return True
+        info = {"action_error": NO_ACTION, "score": trajectory.score, "success": trajectory.success}
+        return EnvEvent(slot, "step", shown, 0.0, False, False, info, self.state_key, None, None, 0.0)
+
+    def _warn_of_no_turns(self, observation: str) -> None:
+        context, trajectory = self.context, self.trajectory
+        if not trajectory.turns:
+            logger.warning(
+                "Episode %d ends before its first turn: its first observation takes %d tokens, which leaves "
+                "no room for an action within max_length=%d, max_episode_tokens=%s. Raise max_length (and "
+                "max_episode_tokens) or shorten the observation.",
+                trajectory.episode,
+                len(context.chat.start(observation, context.system_prompt)),
+                context.max_length,
+                context.max_episode_tokens,
+            )
 
 
-def _ready_events(pool: EnvPool, patience: float) -> list[EnvEvent]:
+def _ready_events(pool: EnvPool, patience: float, repeats: Sequence[EnvEvent] = ()) -> list[EnvEvent]:
     """Events of the slots that are ready, and of those that get ready within `patience` seconds.
+
+    `repeats` are ready already, so under the free schedule they wait for no more than that.
 
     A row more in a batch costs little and a batch of its own costs much, so the first slot gives the others a
     moment. A slow environment still holds nobody up for longer than that.
     """
-    events = pool.wait()
+    events = list(repeats)
+    if not events:
+        events = pool.wait()
+    elif pool.num_pending:
+        events += pool.wait(timeout=None if pool.schedule == "lockstep" else patience)
+        events.sort(key=lambda event: event.slot)
     deadline = monotonic() + patience
     while pool.schedule == "free" and pool.num_pending and (left := deadline - monotonic()) > 0:
         events += pool.wait(timeout=left)

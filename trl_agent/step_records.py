@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
+from trl_agent.action_format import (
+    ActionFormat,
+    add_instruction,
+    check_action_format,
+    format_answer,
+    parse_action,
+)
 from trl_agent.chat import ChatFormat
+from trl_agent.context import Context, ContextPolicy, Span
 from trl_agent.trajectory import Trajectory, Turn
 from trl_agent_envs.records import EpisodeRecord, StepRecord
 
@@ -18,6 +27,10 @@ def trajectory_to_steps(trajectory: Trajectory) -> EpisodeRecord:
     The first step keeps the system prompt in ``extra["system_prompt"]``; the last one the episode's score and,
     where it was truncated or failed, ``extra["truncation_cause"]`` and ``extra["error"]``. Tokens and logprobs
     are left out: they mean nothing without the policy that sampled them.
+
+    A step's `response` is what a model should learn to say: the whole answer, reasoning and tags included. Where
+    that is more than the action (`Turn.answer`), what the environment got is in ``extra["action"]``, "" if the
+    answer said no action.
 
     Raises:
         ValueError: the trajectory has no turns, so there is no step to record.
@@ -32,6 +45,8 @@ def trajectory_to_steps(trajectory: Trajectory) -> EpisodeRecord:
             extra["system_prompt"] = trajectory.system_prompt
         if turn.action_error is not None:
             extra["action_error"] = turn.action_error
+        if turn.answer is not None:
+            extra["action"] = turn.action
         if k == last:
             extra |= {
                 name: getattr(trajectory, name) for name in _ENDS if getattr(trajectory, name) is not None
@@ -39,7 +54,7 @@ def trajectory_to_steps(trajectory: Trajectory) -> EpisodeRecord:
         steps.append(
             StepRecord(
                 prompt=turn.observation,
-                response=turn.action,
+                response=turn.action if turn.answer is None else turn.answer,
                 reward=turn.reward,
                 done=k == last,
                 episode=trajectory.episode,
@@ -57,23 +72,29 @@ def steps_to_trajectory(
     *,
     use_system_prompt: bool = True,
     max_length: int | None = None,
+    context_policy: ContextPolicy = "full",
+    context_window: int | None = None,
+    action_format: ActionFormat = "plain",
 ) -> Trajectory:
     """Return a recorded episode as an offline trajectory, tokenized by `chat`, with logprobs of 0.
 
     Args:
         steps: one whole episode, in order.
-        max_length: turns from the first one on that would end beyond this many tokens are left out (then the
-            trajectory is truncated, "token_limit").
+        max_length: most tokens of a segment; turns from the first one on that does not fit are left out (then
+            the trajectory is truncated, "token_limit").
+        context_policy, context_window: as the rollout's, so that the policy sees the same here and there.
+        action_format: "tagged" puts bare actions in tags (see `answer_of`) and tells the policy of the format.
 
     Raises:
-        ValueError: no steps.
+        ValueError: no steps, or options out of range.
     """
+    check_action_format(action_format)
     if not steps:
         raise ValueError("an episode without steps cannot be turned into a trajectory")
     record = EpisodeRecord(steps)
     extra = steps[-1].extra
     cause = extra.get("truncation_cause")
-    system_prompt = steps[0].extra.get("system_prompt") if use_system_prompt else None
+    system_prompt = system_prompt_of(steps[0], action_format) if use_system_prompt else None
     score = record.score if record.score is not None else 0.0
     trajectory = Trajectory(
         score=score,
@@ -87,31 +108,47 @@ def steps_to_trajectory(
         episode=steps[0].episode if isinstance(steps[0].episode, int) else 0,
         system_prompt=system_prompt,
     )
-    segment = chat.encode_episode([(step.prompt, step.response) for step in steps], system_prompt)
-    spans = _spans(segment.action_mask)
-    if max_length is not None and len(segment) > max_length:
-        spans = [span for span in spans if span[1] <= max_length]
-        end = spans[-1][1] if spans else 0
-        for tokens in (segment.input_ids, segment.action_mask, segment.logprobs):
-            del tokens[end:]
+    context = Context(
+        chat,
+        max_length=sys.maxsize if max_length is None else max_length,
+        policy=context_policy,
+        window=context_window,
+        system_prompt=system_prompt,
+    )
+    spans = context.replay([(step.prompt, answer_of(step, action_format)) for step in steps])
+    if len(spans) < len(steps):
         trajectory.terminated, trajectory.truncated = False, True
         trajectory.truncation_cause = "token_limit"
-    trajectory.segments = [segment] if spans else []
-    trajectory.turns = [
-        Turn(s.prompt, s.response, 0, start, end, s.reward, action_error=s.extra.get("action_error"))
-        for s, (start, end) in zip(steps, spans)
-    ]
+    trajectory.segments = context.segments
+    trajectory.turns = [_turn(step, span, action_format) for step, span in zip(steps, spans)]
     return trajectory
 
 
-def _spans(mask: Sequence[bool]) -> list[tuple[int, int]]:
-    """Runs of True as [start, end). Context always separates two actions, so a run is one action."""
-    spans: list[tuple[int, int]] = []
-    start: int | None = None
-    for t, counts in enumerate([*mask, False]):
-        if counts and start is None:
-            start = t
-        elif not counts and start is not None:
-            spans.append((start, t))
-            start = None
-    return spans
+def answer_of(step: StepRecord, action_format: ActionFormat) -> str:
+    """Return what the policy is to say in a recorded step.
+
+    That is the response as it stands, but where the format is "tagged" a response that has no tags (a
+    demonstration without reasoning) is put in tags. A response known to be a whole answer
+    (``extra["action"]``) is never changed.
+    """
+    if "action" in step.extra:
+        return step.response
+    return format_answer(step.response, action_format)
+
+
+def system_prompt_of(step: StepRecord, action_format: ActionFormat) -> str | None:
+    """Return the system prompt of an episode, given its first step, with what the format needs said."""
+    return add_instruction(step.extra.get("system_prompt"), action_format)
+
+
+def _turn(step: StepRecord, span: Span, action_format: ActionFormat) -> Turn:
+    answer = answer_of(step, action_format)
+    action = step.extra.get("action", parse_action(answer, action_format) or "")
+    return Turn(
+        step.prompt,
+        action,
+        *span,
+        reward=step.reward,
+        action_error=step.extra.get("action_error"),
+        answer=answer if answer != action else None,
+    )

@@ -28,12 +28,14 @@ class Turn:
     """One observation and the action that answered it.
 
     observation: the text the environment showed.
-    action: the text handed to `env.step`; for people and environments, never re-tokenized.
+    action: the text handed to `env.step`; for people and environments, never re-tokenized. "" where the policy's
+        answer said no action, so that the environment was not stepped.
     segment: which of the trajectory's segments holds the action's tokens.
     start, end: the action's tokens are ``segments[segment].input_ids[start:end]`` (end-of-turn token included).
     reward: what the environment returned for this action.
     state_key: the environment's key of the state acted in, if it has one.
     action_error: why the action did nothing, or None.
+    answer: all that the policy said, where that is more than the action (reasoning, tags); None = the action.
     """
 
     observation: str
@@ -44,6 +46,7 @@ class Turn:
     reward: float = 0.0
     state_key: str | None = None
     action_error: str | None = None
+    answer: str | None = None
 
     @property
     def num_tokens(self) -> int:

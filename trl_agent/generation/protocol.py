@@ -32,7 +32,8 @@ class GenerationRequest:
     """One conversation that wants its next action.
 
     key: names the conversation. A back end may keep what it computed for it (KV cache) until `release`.
-    input_ids: everything so far. It extends, token by token, what the same key had before.
+    input_ids: everything so far. As a rule it extends what the same key had before; where old observations were
+        left out it does not. A back end compares the tokens and reuses no more than their common beginning.
     rng_key: (seed, update, episode, turn): the only source of randomness for this action, so that the sample
         does not depend on which other requests share the batch.
     max_new_tokens: bound for this action; None = the sampling parameters' own.
