@@ -15,7 +15,7 @@ from trl_agent.checkpoint import checkpoints
 from trl_agent.curve import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT = 130  # seconds, each of the two runs
+TIMEOUT = 270  # seconds, each of the two runs
 SCRIPT = Path(__file__).with_name("train_script.py")
 
 
@@ -36,6 +36,7 @@ def run(folder: Path, world_size: int) -> tuple[list[dict[str, Any]], dict[str, 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
     """Ranks end at different turns and have different numbers of micro batches; nothing hangs."""
     alone, state = run(tmp_path / "one", 1)
