@@ -354,6 +354,36 @@ def test_the_epochs_stop_when_the_policy_has_moved(tmp_path):
     assert held["policy/stopped_by_kl"] == 1
 
 
+@pytest.mark.parametrize("action_format", ["plain", "tagged"])
+def test_episodes_of_many_segments_are_learned_from(tmp_path, action_format):
+    made = trainer(
+        tmp_path,
+        env_kwargs={"words": 3},
+        context_policy="window",
+        context_window=1,
+        max_episode_tokens=400,
+        action_format=action_format,
+        max_turns=3,
+        max_updates=1,
+        num_ppo_epochs=1,
+        num_mini_batches=1,
+    )
+    before, seen, collect = weights(made), [], made.collect
+    made.collect = lambda update: seen.extend(collect(update)) or seen
+    metrics = made.train()
+    assert metrics["val/sampler_gap"] < 1e-5
+    assert metrics["val/ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["objective/kl"] == pytest.approx(0.0, abs=1e-5)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert not same(before, weights(made))
+    for trajectory in seen:
+        assert [turn.segment for turn in trajectory.turns] == [0, 1, 2]
+        assert sum(sum(s.action_mask) for s in trajectory.segments) == trajectory.num_action_tokens
+        if action_format == "tagged":  # a model that knows no tags: no turn reaches the environment
+            assert (trajectory.truncation_cause, trajectory.score) == ("turn_limit", 0.0)
+            assert all(turn.action_error and turn.answer is not None for turn in trajectory.turns)
+
+
 def test_truncated_and_failed_episodes_are_learned_from(tmp_path):
     class Fails(EchoEnv):
         def step(self, action):

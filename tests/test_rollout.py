@@ -510,8 +510,9 @@ def test_a_mix_of_good_and_bad_answers_repeats_under_lockstep() -> None:
             return [GenerationResult(ids, [-0.5] * len(ids), True) for ids in made]
 
     first, again = Mixed(), Mixed()
-    played = play(first, requests(5), action_format="tagged")
-    assert play(again, requests(5), action_format="tagged") == played
+    options = {"action_format": "tagged", "max_length": 2000}
+    played = play(first, requests(5), **options)
+    assert play(again, requests(5), **options) == played
     keys = [[[request.rng_key for request in batch] for batch in b.batches] for b in (first, again)]
     assert keys[0] == keys[1]
     assert len(keys[0][0]) == 3
