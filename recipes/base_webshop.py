@@ -146,12 +146,14 @@ def reading_exercise(kinds: list[list[Product]], most: int, rng: random.Random) 
 
 
 def probe(product: Product, others: list[Product], rng: random.Random) -> str:
-    """What tells `product` from the others on its page: its id, its title, or some of its attributes."""
+    """What tells `product` from the others on its page: its id, its place, its title, or some of its attributes."""
     draw = rng.random()
-    if draw < 0.25:
+    if draw < 0.1:
         return product.asin  # plain copying, the skill that the others are built on
+    if product is others[0] and draw < 0.6:
+        return f"the first of the {product.query}"
     shown = [a for a in product.attributes if a in product.title.lower()]
-    if draw < 0.5 or not shown:
+    if rng.random() < 0.4 or not shown:
         return product.title
     wanted = rng.sample(shown, rng.randint(1, len(shown)))
     alike = [p for p in others if p is not product and all(a in p.title.lower() for a in wanted)]
@@ -224,6 +226,7 @@ def weighted_loss(
     weight = weight[:, 1:].flatten()
     own = weight == 1.0
     named = own & torch.isin(ids[:, 1:].flatten(), id_tokens)
+    weight[named] = 3.0  # the hardest token to learn, and the one that decides a purchase
     return (losses * weight).sum() / weight.sum(), losses[own].mean(), losses[named].mean()
 
 
