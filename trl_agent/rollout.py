@@ -18,6 +18,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ from trl_agent.action_format import (
     parse_action,
 )
 from trl_agent.chat import ChatFormat
-from trl_agent.context import Context, ContextPolicy, check_context
+from trl_agent.context import Context, ContextPolicy
 from trl_agent.generation.protocol import (
     GenerationBackend,
     GenerationRequest,
@@ -103,24 +104,17 @@ def collect(
     if max_length < 2:
         raise ValueError(f"max_length must be at least 2 tokens, got {max_length}")
     _check_max_turns(max_turns)
-    check_context(context_policy, context_window, max_length, max_episode_tokens)
     check_action_format(action_format)
-
-    def new_episode(index: int, event: EnvEvent) -> _Episode:
-        trajectory = _new_trajectory(requests[index], event, use_system_prompt)
-        if use_system_prompt:
-            trajectory.system_prompt = add_instruction(trajectory.system_prompt, action_format)
-        context = Context(
-            chat,
-            max_length=max_length,
-            policy=context_policy,
-            window=context_window,
-            max_episode_tokens=max_episode_tokens,
-            max_new_tokens=sampling.max_new_tokens,
-            system_prompt=trajectory.system_prompt,
-        )
-        return _Episode(("rollout", id(played), index), trajectory, context, max_turns, action_format)
-
+    new_context = partial(
+        Context,
+        chat,
+        max_length=max_length,
+        policy=context_policy,
+        window=context_window,
+        max_episode_tokens=max_episode_tokens,
+        max_new_tokens=sampling.max_new_tokens,
+    )
+    new_context()  # options out of range are refused before anything is played
     played = _Played(pool, requests, progress)
     episodes: dict[int, _Episode] = {}
     repeats: list[EnvEvent] = []
@@ -131,7 +125,11 @@ def collect(
             for event in _ready_events(pool, patience, repeats):
                 slot = event.slot
                 if event.kind == "reset":
-                    episodes[slot] = new_episode(played.index_of(slot), event)
+                    index = played.index_of(slot)
+                    trajectory = _new_trajectory(requests[index], event, use_system_prompt, action_format)
+                    context = new_context(system_prompt=trajectory.system_prompt)
+                    key = ("rollout", id(played), index)
+                    episodes[slot] = _Episode(key, trajectory, context, max_turns, action_format)
                 if episodes[slot].observe(event):
                     waiting.append(slot)
                 else:
@@ -334,13 +332,16 @@ def _ready_events(pool: EnvPool, patience: float, repeats: Sequence[EnvEvent] = 
     return events
 
 
-def _new_trajectory(request: EpisodeRequest, event: EnvEvent, use_system_prompt: bool) -> Trajectory:
+def _new_trajectory(
+    request: EpisodeRequest, event: EnvEvent, use_system_prompt: bool, action_format: ActionFormat = "plain"
+) -> Trajectory:
+    rules = event.info.get("system_prompt")
     return Trajectory(
         episode=request.episode,
         update=request.update,
         seed=request.seed,
         goal_id=event.info.get("goal_id"),
-        system_prompt=event.info.get("system_prompt") if use_system_prompt else None,
+        system_prompt=add_instruction(rules, action_format) if use_system_prompt else None,
     )
 
 

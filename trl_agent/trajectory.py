@@ -28,8 +28,7 @@ class Turn:
     """One observation and the action that answered it.
 
     observation: the text the environment showed.
-    action: the text handed to `env.step`; for people and environments, never re-tokenized. "" where the policy's
-        answer said no action, so that the environment was not stepped.
+    action: the text handed to `env.step`, never re-tokenized. "" if the policy's answer said no action: no step.
     segment: which of the trajectory's segments holds the action's tokens.
     start, end: the action's tokens are ``segments[segment].input_ids[start:end]`` (end-of-turn token included).
     reward: what the environment returned for this action.
