@@ -24,7 +24,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,11 @@ from transformers import AutoTokenizer, HfArgumentParser, LlamaForCausalLM, PreT
 from trl_agent.optim.muon import muon_with_adamw
 from trl_agent.small_model import ASSISTANT, END, USER, build_model, build_tokenizer
 from trl_agent_envs.webshop.catalog import Product
-from trl_agent_envs.webshop.demonstrator import Demonstrator
+from trl_agent_envs.webshop.demonstrator import CROWD, Demonstrator
 from trl_agent_envs.webshop.raw import RawCatalog
 from trl_agent_envs.webshop.shop import Shop
 from trl_agent_envs.webshop.splits import product_splits
-from trl_agent_envs.webshop.synthetic import generate, random_asin
+from trl_agent_envs.webshop.synthetic import all_asins, generate
 
 ENV_ID = "trl_agent_envs:trl_agent/WebShop-v0"
 PHRASES = (
@@ -56,6 +56,9 @@ PHRASES = (
     "[SEP]",
 )
 """Fixed parts of the pages: one token each, which shortens an episode by a third."""
+
+READERS = replace(CROWD, compares=0.6)
+"""Whose sessions the base reads: they compare results more often than the crowd that is cloned later."""
 
 Session = list[tuple[str, str]]
 """(observation, action) pairs of one episode."""
@@ -112,7 +115,7 @@ def train_shop() -> RawCatalog:
 def collect_sessions(number: int, seed: int, **env_kwargs: Any) -> list[Session]:
     """Let shoppers of mixed skill shop."""
     env = gym.make(ENV_ID, disable_env_checker=True, **env_kwargs)
-    shopper = Demonstrator(seed=seed)
+    shopper = Demonstrator(READERS, seed=seed)
     sessions = []
     for index in tqdm(range(number), desc="sessions", disable=None):
         observation, _ = env.reset(seed=seed * 1_000_003 + index)
@@ -165,9 +168,9 @@ def probe(product: Product, others: list[Product], rng: random.Random) -> str:
 def rename_products(session: Session, rng: random.Random) -> Session:
     """Give every product of the session another id, the same one wherever it stands."""
     text = "\x00".join(part for step in session for part in step)
-    names = {asin: random_asin(rng) for asin in sorted(set(re.findall(r"\bB0[A-Z]{8}\b", text.upper())))}
-    for old, new in names.items():
-        text = text.replace(old, new).replace(old.lower(), new.lower())
+    asins = sorted(set(re.findall(r"\bB0[A-Z]{8}\b", text.upper())))
+    names = dict(zip(asins, rng.sample(all_asins(), len(asins))))
+    text = re.sub(r"\b[Bb]0[A-Za-z]{8}\b", lambda found: names[found[0].upper()], text)
     parts = text.split("\x00")
     return list(zip(parts[::2], parts[1::2]))
 
@@ -249,10 +252,7 @@ def train(
     )
     peak = [group["lr"] for group in optimizer.param_groups]
     dev_rows = [encode(session, tokenizer) for session in dev]
-    # the first half of a product id: the part that says which product is meant
-    id_tokens = torch.tensor(
-        [i for token, i in tokenizer.get_vocab().items() if re.fullmatch("▁b0[a-z]{4}", token)]
-    )
+    id_tokens = torch.tensor(tokenizer.convert_tokens_to_ids([f"▁{asin.lower()}" for asin in all_asins()]))
     begin, step, tokens, most, id_loss = time.monotonic(), 0, 0, args.products, 4.0
     log = (Path(args.output_dir) / "metrics.jsonl").open("w")
     bar = tqdm(total=100, desc="train", disable=None)
@@ -330,10 +330,8 @@ def main() -> None:
     sessions = collect_sessions(args.sessions, args.seed, data_dir=shop, split="all")
     dev = collect_sessions(64, args.seed + 1, split="dev")
     texts = (part for session in sessions[:4000] for step in session for part in step)
-    rng = random.Random(0)
-    ids = (f"click[{random_asin(rng)}]" for _ in range(20_000))
     if args.init_from is None:
-        tokenizer = build_tokenizer([*texts, *ids], args.vocab_size, PHRASES)
+        tokenizer = build_tokenizer(texts, args.vocab_size, PHRASES, [asin.lower() for asin in all_asins()])
     else:
         tokenizer = AutoTokenizer.from_pretrained(args.init_from)
     model = train(args, tokenizer, shop, sessions, dev)

@@ -24,7 +24,7 @@ _BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def build_tokenizer(
-    texts: Iterable[str], vocab_size: int = 2048, phrases: Sequence[str] = ()
+    texts: Iterable[str], vocab_size: int = 2048, phrases: Sequence[str] = (), names: Sequence[str] = ()
 ) -> PreTrainedTokenizerFast:
     """Train a lower-casing BPE on `texts` and dress it as a chat tokenizer.
 
@@ -35,6 +35,7 @@ def build_tokenizer(
     Args:
         texts: what the model will read and write.
         vocab_size: size of the vocabulary, special tokens, phrases and 256 byte tokens included.
+        names: lower-case words that are one token each, on top of `vocab_size`, whether the texts have them or not.
         phrases: texts that always appear whole (a page's fixed parts); each becomes one token.
 
     Raises:
@@ -51,7 +52,7 @@ def build_tokenizer(
         _without(texts, [USER, ASSISTANT, END, *phrases]),
         trainers.BpeTrainer(vocab_size=room, show_progress=False),
     )
-    core.model = _with_bytes(core)
+    core.model = _with_bytes(core, names)
     core.decoder = decoders.Sequence(
         [
             decoders.Replace("▁", " "),
@@ -82,9 +83,6 @@ def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
         [
             pre_tokenizers.Split(Regex(r"[\[\],:]"), "isolated"),
             pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always"),
-            # A product id is two groups of four letters; without the cut BPE would learn the ids it saw whole
-            # and could not spell a new one.
-            pre_tokenizers.Split(Regex(r"(?<=^▁b0[a-z]{4})(?=[a-z]{4}$)"), "isolated"),
         ]
     )
 
@@ -96,13 +94,15 @@ def _without(texts: Iterable[str], markers: Sequence[str]) -> Iterable[str]:
         yield text
 
 
-def _with_bytes(core: Tokenizer) -> models.BPE:
-    """The trained BPE with 256 byte tokens appended, used for characters it does not know."""
+def _with_bytes(core: Tokenizer, names: Sequence[str]) -> models.BPE:
+    """The trained BPE with `names` and 256 byte tokens appended, the latter for characters it does not know."""
     state = json.loads(core.to_str())["model"]
     vocab: dict[str, int] = state["vocab"]
-    for token in _BYTE_TOKENS:
-        vocab[token] = len(vocab)
-    return models.BPE(vocab=vocab, merges=[tuple(m) for m in state["merges"]], byte_fallback=True)
+    for token in (*(f"▁{name}" for name in names), *_BYTE_TOKENS):
+        vocab.setdefault(token, len(vocab))
+    return models.BPE(
+        vocab=vocab, merges=[tuple(m) for m in state["merges"]], byte_fallback=True, ignore_merges=True
+    )
 
 
 def build_model(

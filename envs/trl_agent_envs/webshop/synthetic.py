@@ -93,8 +93,8 @@ def _chunks() -> list[str]:
 def _asin(index: int, chunks: list[str]) -> str:
     """Name product `index`: "B0" and two groups.
 
-    Pairs are numbered in growing squares, so N products use about sqrt(N) groups: ids stay pronounceable, and a
-    small tokenizer spells every one of them, also of products it never saw, in two or three tokens.
+    Pairs are numbered in growing squares, so N products use about sqrt(N) groups, whatever N: ids stay pronounceable
+    and those of a small catalogue are the first ones of a large one.
     """
     side = isqrt(index)
     offset = index - side * side
@@ -203,6 +203,7 @@ def _human_records(draft: _Draft, rng: random.Random) -> list[dict[str, Any]]:
     ]
 
 
-def random_asin(rng: random.Random, among: int = DEFAULT_NUM_PRODUCTS) -> str:
-    """Return the id that some product of a catalogue of `among` products has, chosen at random."""
-    return _asin(rng.randrange(among), _chunks())
+@cache
+def all_asins(num_products: int = DEFAULT_NUM_PRODUCTS) -> tuple[str, ...]:
+    """Return the ids of a catalogue of `num_products` products, in its order."""
+    return tuple(_asin(index, _chunks()) for index in range(num_products))
