@@ -49,7 +49,7 @@ class _KeepBest(TrainerCallback):
         self.report = report
         self.best: dict[str, torch.Tensor] = {}
 
-    def score(self, model: nn.Module) -> None:
+    def score(self, model: PreTrainedModel) -> None:
         score = self.evaluate(model)
         if not self.report.dev_scores or score > self.report.best_score:
             self.report.best_epoch = len(self.report.dev_scores)

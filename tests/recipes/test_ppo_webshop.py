@@ -14,14 +14,26 @@ import pytest
 from trl_agent.model_loading import SHOP_BASE
 
 ROOT = Path(__file__).parents[2]
-SMALL = (
-    "--max_updates 2 --episodes_per_update 8 --num_envs 8 --max_turns 4 --num_demonstrations 24 --bc_epochs 1 "
-    "--dev_episodes 4 --test_episodes 6 --eval_episodes 4 --eval_steps 1 --save_steps 1"
-).split()
+SMALL_RUN = {
+    "max_updates": 2,
+    "episodes_per_update": 8,
+    "num_envs": 8,
+    "max_turns": 4,
+    "num_demonstrations": 24,
+    "bc_epochs": 1,
+    "dev_episodes": 4,
+    "test_episodes": 6,
+    "eval_episodes": 4,
+    "eval_steps": 1,
+    "save_steps": 1,
+}
+SMALL = [part for name, value in SMALL_RUN.items() for part in (f"--{name}", str(value))]
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not (SHOP_BASE / "config.json").exists(), reason="the packaged base model is not there"),
+    pytest.mark.skipif(
+        not (SHOP_BASE / "config.json").exists(), reason="the packaged base model is not there"
+    ),
 ]
 
 
