@@ -538,7 +538,9 @@ class TestProcess:
     def test_no_worker_survives_its_parent(self, how: signal.Signals, tmp_path: Path) -> None:
         script = tmp_path / "victim.py"
         script.write_text(
-            "import sys\n"
+            # a suite that a shell runs in the background has SIGINT ignored, and its children too
+            "import signal, sys\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from trl_agent_envs import EnvPool\n"
             "pool = EnvPool('fake_envs:fake/Count-v0', num_envs=2, backend='process')\n"
             "for slot in range(2): pool.submit_reset(slot)\n"
