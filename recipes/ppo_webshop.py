@@ -63,6 +63,8 @@ def main() -> None:
         policy, _ = run.load_model()
     with run.phase("test"):
         results["bc"] = run.evaluate(policy, "bc")
+    if cloned:
+        cloned.arms[cloned.best].test = results["bc"]["greedy"].to_dict()
 
     trainer = AgentPPOTrainer(
         ppo,

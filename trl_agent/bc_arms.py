@@ -58,8 +58,9 @@ def clone_both_ways(run: Experiment, sft: SFTConfig, *, resume: bool) -> tuple[P
         if not chosen:
             continue
         models[name], arms[name] = clone(run, sft, chosen)
-        arms[name].test = run.test(models[name], f"bc-{name}", greedy=True).to_dict()
     best = max(arms, key=lambda name: arms[name].dev_success[arms[name].best_epoch])
+    for name in arms.keys() - {best}:  # the better one is tested as "bc", greedy and sampled
+        arms[name].test = run.test(models[name], f"bc-{name}", greedy=True).to_dict()
     cloned = Cloned(best, arms)
     if run.state.is_main_process:
         write_atomically(kept, lambda folder: _write(folder, models[best], run.tokenizer, cloned))

@@ -89,7 +89,7 @@ class ExperimentArguments:
     test_episodes: int | None = field(
         default=None,
         metadata={
-            "help": "Held-out episodes of each final evaluation. None = as many as PPO plays, at most 500."
+            "help": "Held-out episodes of each final evaluation. None = as many as PPO plays, at most 250."
         },
     )
 
@@ -169,7 +169,7 @@ class Experiment:
             self.bc_epochs = 3 if packaged or arguments.demonstrations else 0
         self.num_demonstrations = arguments.num_demonstrations or min(1000, max(8, planned_episodes // 4))
         self.dev_episodes = arguments.dev_episodes or min(200, max(8, planned_episodes // 16))
-        self.test_episodes = arguments.test_episodes or min(500, max(8, planned_episodes))
+        self.test_episodes = arguments.test_episodes or min(250, max(8, planned_episodes))
         self.make_env("train").close()  # a wrong id or data file is found before anything is trained
         _, self.tokenizer = self.load_model()
         self.chat = ChatFormat(self.tokenizer)
