@@ -75,7 +75,7 @@ class ExperimentArguments:
     )
     num_demonstrations: int | None = field(
         default=None,
-        metadata={"help": "Episodes the crowd plays. None = a quarter of PPO's episodes, at most 1000."},
+        metadata={"help": "Episodes the crowd plays. None = a quarter of PPO's episodes, at most 400."},
     )
     bc_epochs: int | None = field(
         default=None,
@@ -84,7 +84,7 @@ class ExperimentArguments:
     )  # fmt: skip
     bc_learning_rate: float = field(default=1e-3, metadata={"help": "Learning rate of cloning."})
     dev_episodes: int | None = field(
-        default=None, metadata={"help": "Dev episodes after each epoch of cloning. None = up to 200."}
+        default=None, metadata={"help": "Dev episodes after each epoch of cloning. None = up to 100."}
     )
     test_episodes: int | None = field(
         default=None,
@@ -167,8 +167,8 @@ class Experiment:
         self.bc_epochs = arguments.bc_epochs
         if self.bc_epochs is None:
             self.bc_epochs = 3 if packaged or arguments.demonstrations else 0
-        self.num_demonstrations = arguments.num_demonstrations or min(1000, max(8, planned_episodes // 4))
-        self.dev_episodes = arguments.dev_episodes or min(200, max(8, planned_episodes // 16))
+        self.num_demonstrations = arguments.num_demonstrations or min(400, max(8, planned_episodes // 4))
+        self.dev_episodes = arguments.dev_episodes or min(100, max(8, planned_episodes // 16))
         self.test_episodes = arguments.test_episodes or min(250, max(8, planned_episodes))
         self.make_env("train").close()  # a wrong id or data file is found before anything is trained
         _, self.tokenizer = self.load_model()
