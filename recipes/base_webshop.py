@@ -282,11 +282,10 @@ def train(
             step += 1
             if all(i < exercises for i in group):
                 id_loss += 0.05 * (named.item() - id_loss)
+            # longer pages once the pages so far are read well, and with time in any case
+            most = max(most, min(10, 1 + int(12 * share)))
             if id_loss < 0.5 and most < 10:
-                most, id_loss = (
-                    most + 1,
-                    1.0,
-                )  # one product more on a page, once the pages so far are read well
+                most, id_loss = min(10, most + 3), 1.0
             tokens += sum(len(rows[i][0]) for i in group)
             if step % 25 == 0:
                 record = {
