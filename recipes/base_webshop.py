@@ -19,11 +19,8 @@ from __future__ import annotations
 import copy
 import json
 import random
-import re
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,12 +32,17 @@ from transformers import AutoTokenizer, HfArgumentParser, LlamaForCausalLM, PreT
 
 from trl_agent.optim.muon import muon_with_adamw
 from trl_agent.small_model import ASSISTANT, END, USER, build_model, build_tokenizer
-from trl_agent_envs.webshop.catalog import Product
 from trl_agent_envs.webshop.demonstrator import CROWD, Demonstrator
+from trl_agent_envs.webshop.exercises import (
+    Session,
+    group_by_kind,
+    reading_exercise,
+    rename_products,
+    train_shop,
+)
 from trl_agent_envs.webshop.raw import RawCatalog
 from trl_agent_envs.webshop.shop import Shop
-from trl_agent_envs.webshop.splits import product_splits
-from trl_agent_envs.webshop.synthetic import all_asins, generate
+from trl_agent_envs.webshop.synthetic import all_asins
 
 ENV_ID = "trl_agent_envs:trl_agent/WebShop-v0"
 PHRASES = (
@@ -59,9 +61,6 @@ PHRASES = (
 
 READERS = replace(CROWD, compares=0.6)
 """Whose sessions the base reads: they compare results more often than the crowd that is cloned later."""
-
-Session = list[tuple[str, str]]
-"""(observation, action) pairs of one episode."""
 
 
 @dataclass
@@ -104,14 +103,6 @@ class BaseArguments:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
 
 
-def train_shop() -> RawCatalog:
-    """The embedded catalogue without the products of the dev and test splits."""
-    raw, shop = generate(), Shop.load()
-    split = product_splits(shop.catalog)
-    kept = [record for record in raw.products if split[record["asin"]] == "train"]
-    return RawCatalog(kept, raw.attributes, raw.human, source="train products")
-
-
 def collect_sessions(number: int, seed: int, **env_kwargs: Any) -> list[Session]:
     """Let shoppers of mixed skill shop."""
     env = gym.make(ENV_ID, disable_env_checker=True, **env_kwargs)
@@ -129,50 +120,6 @@ def collect_sessions(number: int, seed: int, **env_kwargs: Any) -> list[Session]
             done = terminated or truncated
         sessions.append(session)
     return sessions
-
-
-def reading_exercise(kinds: list[list[Product]], most: int, rng: random.Random) -> Session:
-    """A page of one to `most` products, mostly of one kind; each is asked for by title or by attributes it has."""
-    size = rng.randint(1, most)
-    pool = rng.choice([kind for kind in kinds if len(kind) >= size])
-    if rng.random() < 0.2:
-        pool = [product for kind in kinds for product in kind]
-    products = rng.sample(pool, size)
-    listing = " [SEP] ".join(f"{p.asin} [SEP] {p.title} [SEP] {p.price_tag}" for p in products)
-    page = f"[SEP] Back to Search [SEP] Page 1 (Total results: 50) [SEP] Next > [SEP] {listing}"
-    session: Session = []
-    for product in rng.sample(products, size):
-        wish = probe(product, products, rng)
-        seen = f"Instruction: [SEP] {wish}" if session else f"Instruction: [SEP] {wish} {page}"
-        session.append((seen, f"click[{product.asin}]"))
-    return session
-
-
-def probe(product: Product, others: list[Product], rng: random.Random) -> str:
-    """What tells `product` from the others on its page: its id, its place, its title, or some of its attributes."""
-    draw = rng.random()
-    if draw < 0.1:
-        return product.asin  # plain copying, the skill that the others are built on
-    if product is others[0] and draw < 0.6:
-        return f"the first of the {product.query}"
-    shown = [a for a in product.attributes if a in product.title.lower()]
-    if rng.random() < 0.4 or not shown:
-        return product.title
-    wanted = rng.sample(shown, rng.randint(1, len(shown)))
-    alike = [p for p in others if p is not product and all(a in p.title.lower() for a in wanted)]
-    if alike:
-        return product.title
-    return f"{product.query} with {' and '.join(wanted)}"
-
-
-def rename_products(session: Session, rng: random.Random) -> Session:
-    """Give every product of the session another id, the same one wherever it stands."""
-    text = "\x00".join(part for step in session for part in step)
-    asins = sorted(set(re.findall(r"\bB0[A-Z]{8}\b", text.upper())))
-    names = dict(zip(asins, rng.sample(all_asins(), len(asins))))
-    text = re.sub(r"\b[Bb]0[A-Za-z]{8}\b", lambda found: names[found[0].upper()], text)
-    parts = text.split("\x00")
-    return list(zip(parts[::2], parts[1::2]))
 
 
 def encode(session: Session, tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[bool]]:
@@ -319,13 +266,6 @@ def share_a_direction(model: LlamaForCausalLM, tokens: torch.Tensor) -> None:
     weight = model.get_input_embeddings().weight
     common = torch.nn.functional.normalize(torch.randn(weight.shape[1]), dim=0)
     weight[tokens] += common * weight[tokens].norm(dim=-1).mean()
-
-
-def group_by_kind(products: Sequence[Product]) -> dict[str, list[Product]]:
-    kinds: dict[str, list[Product]] = defaultdict(list)
-    for product in products:
-        kinds[product.query].append(product)
-    return kinds
 
 
 def save(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
