@@ -202,15 +202,15 @@ def train(
     id_tokens = torch.tensor(tokenizer.convert_tokens_to_ids([f"▁{asin.lower()}" for asin in all_asins()]))
     share_a_direction(model, id_tokens)
     begin, step, tokens, most, id_loss = time.monotonic(), 0, 0, args.products, 4.0
-    log = (Path(args.output_dir) / "metrics.jsonl").open("w")
+    log = (Path(args.output_dir) / "metrics.jsonl").open("w", encoding="utf-8")
     bar = tqdm(total=100, desc="train", disable=None)
     products = Shop.load(shop).catalog.products
     kinds = list(group_by_kind(products).values())
     while True:
         share = (time.monotonic() - begin) / (60 * args.minutes)
         exercises = round(500 * args.exercises * (1 - 0.5 * share))
-        texts = [reading_exercise(kinds, most, rng) for _ in range(exercises)] + rng.sample(
-            sessions, 500 - exercises
+        texts = [reading_exercise(kinds, most, rng) for _ in range(exercises)] + rng.choices(
+            sessions, k=500 - exercises
         )
         rows = [encode(rename_products(session, rng), tokenizer) for session in texts]
         for group in batches(rows, args.batch_tokens, rng):
@@ -295,7 +295,8 @@ It is a starting point for cloning and PPO on this shop on two CPU cores and of 
 
 def write_card(args: BaseArguments, folder: Path) -> None:
     """Say beside the weights how they were made."""
-    last = (Path(args.output_dir) / "metrics.jsonl").read_text().splitlines()[-1]
+    lines = (Path(args.output_dir) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    last = lines[-1] if lines else "(none: it ended before the first log)"
     size = sum(p.numel() for p in LlamaForCausalLM.from_pretrained(folder).parameters())
     arguments = "\n".join(f"    --{name} {value}" for name, value in vars(args).items() if value is not None)
     (folder / "README.md").write_text(CARD.format(millions=size / 1e6, arguments=arguments, last=last))
