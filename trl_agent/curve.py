@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,10 @@ def save_learning_curve(
             points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
             if points:
                 axis.plot(*zip(*points, strict=True), marker="." if len(points) < 30 else None, label=name)
-        for line, height in (baselines or {}).items() if index == 0 else ():
-            axis.axhline(height, linestyle="--", color="grey", linewidth=1)
-            axis.annotate(line, (0.01, height), xycoords=("axes fraction", "data"), fontsize=8, va="bottom")
+        lines = (baselines or {}).items() if index == 0 else ()
+        for style, (line, height) in zip(cycle(("--", ":", "-.")), lines):
+            axis.axhline(height, linestyle=style, color="grey", linewidth=1, label=line)
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_title(label)
         axis.set_xlabel("update")
         if axis.get_legend_handles_labels()[0]:
