@@ -2,15 +2,15 @@
 
     python recipes/base_webshop.py --output_dir runs/base
 
-Two kinds of text are read, next-token loss on every token with observations weighted down:
+The model starts with a copying circuit in its attention (`trl_agent/copying_start.py`), and a product id is two tokens,
+a head and a tail. Two kinds of text are read, and only what the shopper writes counts in the loss:
 
-- reading exercises: a result page, of one product first and of ten in the end, then for every product on it its id,
-  its title or some of its attributes, and the answer `click[ID]`. Copying ids is learned there; a session has only
-  one or two of them, far too few (8 M tokens of sessions alone did not teach it, nor did pages of ten at once);
+- reading exercises: a result page of one to ten products, a wish that fits one of them, and `click[ID]`;
 - sessions of shoppers of mixed skill (`trl_agent_envs.webshop.demonstrator`), in a shop that has the train products
   only.
 
-Product ids are renamed at random each time, so that they must be copied from the page and cannot be known by heart.
+Product ids are renamed at random each time, so that they must be copied from the page and cannot be known by heart;
+for the same reason their embeddings stay as they began.
 Dev goals give the loss that is logged; test products are never seen.
 """
 
@@ -30,6 +30,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoTokenizer, HfArgumentParser, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from trl_agent.copying_start import HIDDEN_SIZE, ROPE_THETA, Roles, start_as_copier
 from trl_agent.optim.muon import muon_with_adamw
 from trl_agent.small_model import ASSISTANT, END, USER, build_model, build_tokenizer
 from trl_agent_envs.webshop.demonstrator import CROWD, Demonstrator
@@ -70,30 +71,27 @@ class BaseArguments:
     output_dir: str = field(default="runs/base_webshop", metadata={"help": "Folder for the model."})
     sessions: int = field(default=24_000, metadata={"help": "Shopping sessions to read."})
     exercises: float = field(
-        default=0.6,
+        default=0.9,
         metadata={"help": "Share of reading exercises at the beginning; it falls to half of that."},
     )
     products: int = field(
-        default=1, metadata={"help": "Products on an exercise's page at the beginning, 1 to 10."}
+        default=4, metadata={"help": "Products on an exercise's page at the beginning, 1 to 10."}
     )
     init_from: str | None = field(
         default=None, metadata={"help": "Continue from this folder's model and tokenizer."}
     )
     minutes: float = field(
-        default=40.0, metadata={"help": "Stop after this many minutes; the schedule follows it."}
+        default=20.0, metadata={"help": "Stop after this many minutes; the schedule follows it."}
     )
-    batch_tokens: int = field(default=6_000, metadata={"help": "Tokens a step."})
+    batch_tokens: int = field(default=4_000, metadata={"help": "Tokens a step."})
     learning_rate: float = field(
-        default=3e-3, metadata={"help": "AdamW's learning rate (embeddings, norms)."}
+        default=1e-3, metadata={"help": "AdamW's learning rate (embeddings, norms)."}
     )
     muon_learning_rate: float = field(
-        default=2e-2, metadata={"help": "Muon's learning rate (hidden matrices)."}
-    )
-    observation_weight: float = field(
-        default=0.2, metadata={"help": "Weight of an observation token in the loss."}
+        default=2e-3,
+        metadata={"help": "Muon's learning rate (hidden matrices). Above 7e-3 the copying start is lost."},
     )
     vocab_size: int = field(default=1792, metadata={"help": "Size of the tokenizer's vocabulary."})
-    hidden_size: int = field(default=192, metadata={"help": "Width of the model."})
     num_layers: int = field(default=4, metadata={"help": "Depth of the model."})
     seed: int = field(default=0, metadata={"help": "Seed of everything."})
 
@@ -152,32 +150,47 @@ def batches(
     return groups
 
 
-def weighted_loss(
-    model: torch.nn.Module,
-    rows: list[tuple[list[int], list[bool]]],
-    observation_weight: float,
-    id_tokens: torch.Tensor,
+def own_loss(
+    model: torch.nn.Module, rows: list[tuple[list[int], list[bool]]], id_tokens: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return next-token losses in nats per token: weighted, on the shopper's own tokens, on its `id_tokens`."""
+    """Losses in nats per token the shopper wrote: with ids counting three times, plain, and on ids alone."""
     # few different shapes: bfloat16 kernels are built, and kept, for each one
     length = -(-max(len(ids) for ids, _ in rows) // 64) * 64
     ids = torch.zeros(len(rows), length, dtype=torch.long)
-    weight = torch.zeros(len(rows), length)
+    own = torch.zeros(len(rows), length, dtype=torch.bool)
     for row, (tokens, written) in enumerate(rows):
         ids[row, : len(tokens)] = torch.tensor(tokens)
-        weight[row, : len(tokens)] = torch.where(torch.tensor(written), 1.0, observation_weight)
-    # ids on a page are random: predicting them teaches nothing and makes their embeddings all alike
-    weight[torch.isin(ids, id_tokens) & (weight < 1)] = 0.0
+        own[row, : len(tokens)] = torch.tensor(written)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits = model(input_ids=ids).logits[:, :-1]
-    losses = torch.nn.functional.cross_entropy(
-        logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+        hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
+        logits = model.lm_head(hidden[own[:, 1:]])
+    target = ids[:, 1:][own[:, 1:]]
+    losses = torch.nn.functional.cross_entropy(logits.float(), target, reduction="none")
+    named = torch.isin(target, id_tokens)
+    weight = 1.0 + 2.0 * named  # the hardest tokens to learn, and the ones that decide a purchase
+    return (losses * weight).sum() / weight.sum(), losses.mean(), losses[named].mean()
+
+
+def name_parts() -> tuple[list[str], list[str]]:
+    """Beginnings and ends of the catalogue's product ids."""
+    asins = [asin.lower() for asin in all_asins()]
+    return sorted({asin[:6] for asin in asins}), sorted({asin[6:] for asin in asins})
+
+
+def roles(tokenizer: PreTrainedTokenizerFast) -> Roles:
+    """What the tokens of a shop's pages mean to the copying circuit."""
+
+    def ids(tokens: list[str]) -> list[int]:
+        return [int(i) for i in tokenizer.convert_tokens_to_ids(tokens)]
+
+    heads, tails = name_parts()
+    return Roles(
+        name_heads=ids([f"▁{head}" for head in heads]),
+        name_tails=ids(tails),
+        wish=ids([phrase for phrase in PHRASES if "Instruction" in phrase]),
+        parts=ids([USER, ASSISTANT, *(phrase for phrase in PHRASES if "Back to Search" in phrase)]),
+        verb=ids(["▁click"])[0],
     )
-    weight = weight[:, 1:].flatten()
-    own = weight == 1.0
-    named = own & torch.isin(ids[:, 1:].flatten(), id_tokens)
-    weight[named] = 3.0  # the hardest token to learn, and the one that decides a purchase
-    return (losses * weight).sum() / weight.sum(), losses[own].mean(), losses[named].mean()
 
 
 def train(
@@ -187,11 +200,14 @@ def train(
     sessions: list[Session],
     dev: list[Session],
 ) -> torch.nn.Module:
-    """Train for `args.minutes`; the learning rates rise over 2 % and fall linearly to a tenth."""
+    """Train for `args.minutes`; the learning rates rise over 50 steps and fall linearly to a tenth."""
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
+    meaning = roles(tokenizer)
+    id_tokens = torch.tensor([*meaning.name_heads, *meaning.name_tails])
     if args.init_from is None:
-        model = build_model(tokenizer, args.hidden_size, args.num_layers)
+        model = build_model(tokenizer, HIDDEN_SIZE, args.num_layers, rope_theta=ROPE_THETA)
+        start_as_copier(model, meaning)
     else:
         model = LlamaForCausalLM.from_pretrained(args.init_from, dtype=torch.float32)
     optimizer = muon_with_adamw(
@@ -199,15 +215,15 @@ def train(
     )
     peak = [group["lr"] for group in optimizer.param_groups]
     dev_rows = [encode(session, tokenizer) for session in dev]
-    id_tokens = torch.tensor(tokenizer.convert_tokens_to_ids([f"▁{asin.lower()}" for asin in all_asins()]))
-    share_a_direction(model, id_tokens)
-    begin, step, tokens, most, id_loss = time.monotonic(), 0, 0, args.products, 4.0
+    embeddings = model.get_input_embeddings().weight
+    fixed = embeddings[id_tokens].detach().clone()
+    kinds = list(group_by_kind(Shop.load(shop).catalog.products).values())
+    begin, step, tokens, id_loss = time.monotonic(), 0, 0, 4.0
     log = (Path(args.output_dir) / "metrics.jsonl").open("w", encoding="utf-8")
     bar = tqdm(total=100, desc="train", disable=None)
-    products = Shop.load(shop).catalog.products
-    kinds = list(group_by_kind(products).values())
     while True:
         share = (time.monotonic() - begin) / (60 * args.minutes)
+        most = min(10, args.products + round(2 * share * (10 - args.products)))  # ten at half time
         exercises = round(500 * args.exercises * (1 - 0.5 * share))
         texts = [reading_exercise(kinds, most, rng) for _ in range(exercises)] + rng.choices(
             sessions, k=500 - exercises
@@ -220,26 +236,21 @@ def train(
                 return model
             for lr, param_group in zip(peak, optimizer.param_groups):
                 param_group["lr"] = lr * min(1.0, (step + 1) / 50) * (1 - 0.9 * share)
-            loss, own, named = weighted_loss(
-                model, [rows[i] for i in group], args.observation_weight, id_tokens
-            )
+            loss, own, named = own_loss(model, [rows[i] for i in group], id_tokens)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
+            with torch.no_grad():
+                embeddings[id_tokens] = fixed
             step += 1
-            if all(i < exercises for i in group):
-                id_loss += 0.05 * (named.item() - id_loss)
-            # longer pages once the pages so far are read well, and with time in any case
-            most = max(most, min(10, 1 + int(12 * share)))
-            if id_loss < 0.5 and most < 10:
-                most, id_loss = min(10, most + 3), 1.0
             tokens += sum(len(rows[i][0]) for i in group)
+            if named.isfinite():  # some batches have no id
+                id_loss += 0.02 * (named.item() - id_loss)
             if step % 25 == 0:
                 record = {
                     "step": step,
                     "tokens": tokens,
-                    "loss": loss.item(),
                     "own": own.item(),
                     "ids": id_loss,
                     "most": most,
@@ -247,25 +258,14 @@ def train(
                 }
                 if step % 200 == 0:
                     with torch.no_grad():
-                        dev_losses = weighted_loss(model, dev_rows, args.observation_weight, id_tokens)
-                        record.update(dev_own=dev_losses[1].item(), dev_ids=dev_losses[2].item())
+                        dev_losses = own_loss(model, dev_rows, id_tokens)
+                    record.update(dev_own=dev_losses[1].item(), dev_ids=dev_losses[2].item())
                 log.write(json.dumps(record) + "\n")
                 log.flush()
                 bar.n = round(100 * share)
-                bar.set_postfix(loss=f"{own.item():.3f}", tokens=f"{tokens / 1e6:.1f}M")
+                bar.set_postfix(own=f"{own.item():.3f}", ids=f"{id_loss:.3f}", tokens=f"{tokens / 1e6:.1f}M")
             if step % 500 == 0:
                 save(model, tokenizer, Path(args.output_dir) / "latest")
-
-
-@torch.no_grad()
-def share_a_direction(model: LlamaForCausalLM, tokens: torch.Tensor) -> None:
-    """Give the embeddings of all ids one direction in common, as large as what tells them apart.
-
-    Attention can then look for "an id"; between unrelated vectors it cannot, and copying is not learned.
-    """
-    weight = model.get_input_embeddings().weight
-    common = torch.nn.functional.normalize(torch.randn(weight.shape[1]), dim=0)
-    weight[tokens] += common * weight[tokens].norm(dim=-1).mean()
 
 
 def save(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -310,7 +310,7 @@ def main() -> None:
     dev = collect_sessions(64, args.seed + 1, split="dev")
     texts = (part for session in sessions[:4000] for step in session for part in step)
     if args.init_from is None:
-        tokenizer = build_tokenizer(texts, args.vocab_size, PHRASES, [asin.lower() for asin in all_asins()])
+        tokenizer = build_tokenizer(texts, args.vocab_size, PHRASES, *name_parts())
     else:
         tokenizer = AutoTokenizer.from_pretrained(args.init_from)
     model = train(args, tokenizer, shop, sessions, dev)

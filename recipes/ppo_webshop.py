@@ -10,37 +10,24 @@ ppo_webshop.yaml beside this file (or --config FILE); flags override them.
 
 from __future__ import annotations
 
-import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
 from trl_agent import AgentPPOConfig, AgentPPOTrainer
 from trl_agent.bc_arms import clone_both_ways, cloning_config
 from trl_agent.checkpoint import FINAL, claim_output_dir
-from trl_agent.experiment import Experiment, ExperimentArguments, PlayOptions
+from trl_agent.experiment import Experiment, ExperimentArguments, parse_recipe
+from trl_agent.play import PlayOptions
 from trl_agent.report import table, write_report
 
 
-def parse() -> tuple[ExperimentArguments, AgentPPOConfig, ModelConfig]:
-    """YAML first, flags over it; an unknown name in either is an error."""
-    arguments = sys.argv[1:]
-    if "--config" not in arguments:
-        arguments = ["--config", str(Path(__file__).with_suffix(".yaml")), *arguments]
-    parser = TrlParser((ExperimentArguments, AgentPPOConfig, ModelConfig))
-    experiment, ppo, model = parser.parse_args_and_config(arguments)
-    if not any(a.partition("=")[0] == "--output_dir" for a in arguments):
-        folder = [f"runs/ppo_webshop-{time.strftime('%Y%m%d-%H%M%S')}"]
-        ppo.output_dir = broadcast_object_list(folder)[0] if PartialState().num_processes > 1 else folder[0]
-    return experiment, ppo, model
-
-
 def main() -> None:
-    arguments, ppo, model_args = parse()
+    arguments, ppo, model_args = parse_recipe(
+        Path(__file__), (ExperimentArguments, AgentPPOConfig, ModelConfig)
+    )
     say = print if PartialState().is_main_process else lambda *_: None
     if PartialState().is_main_process:
         claim_output_dir(

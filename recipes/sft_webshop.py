@@ -9,19 +9,17 @@ successful episodes. Defaults are in sft_webshop.yaml beside this file (or --con
 
 from __future__ import annotations
 
-import sys
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
-from trl import ModelConfig, SFTConfig, TrlParser
+from trl import ModelConfig, SFTConfig
 
 from trl_agent.bc_arms import clone
 from trl_agent.checkpoint import FINAL, claim_output_dir, write_atomically
-from trl_agent.experiment import Experiment, ExperimentArguments, PlayOptions
+from trl_agent.experiment import Experiment, ExperimentArguments, parse_recipe
+from trl_agent.play import PlayOptions
 from trl_agent.report import table, write_report
 
 
@@ -53,21 +51,10 @@ class CloneArguments:
             raise ValueError(f"min_score={self.min_score} is out of range: it must be in [0, 1]")
 
 
-def parse() -> tuple[ExperimentArguments, CloneArguments, SFTConfig, ModelConfig]:
-    """YAML first, flags over it; an unknown name in either is an error."""
-    arguments = sys.argv[1:]
-    if "--config" not in arguments:
-        arguments = ["--config", str(Path(__file__).with_suffix(".yaml")), *arguments]
-    parser = TrlParser((ExperimentArguments, CloneArguments, SFTConfig, ModelConfig))
-    experiment, clone_args, sft, model = parser.parse_args_and_config(arguments)
-    if not any(a.partition("=")[0] == "--output_dir" for a in arguments):
-        folder = [f"runs/sft_webshop-{time.strftime('%Y%m%d-%H%M%S')}"]
-        sft.output_dir = broadcast_object_list(folder)[0] if PartialState().num_processes > 1 else folder[0]
-    return experiment, clone_args, sft, model
-
-
 def main() -> None:
-    arguments, clone_args, sft, model_args = parse()
+    arguments, clone_args, sft, model_args = parse_recipe(
+        Path(__file__), (ExperimentArguments, CloneArguments, SFTConfig, ModelConfig)
+    )
     main_process = PartialState().is_main_process
     if main_process:
         claim_output_dir(sft.output_dir, overwrite=clone_args.overwrite_output_dir)

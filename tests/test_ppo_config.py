@@ -87,6 +87,14 @@ def test_a_copy_with_one_change(tmp_path):
     assert (copied.gamma, copied.optim) == (0.5, "muon")
 
 
+@pytest.mark.parametrize(
+    ("updates", "given", "expected"), [(2, None, 8), (10, None, 40), (99, None, 100), (2, 64, 64)]
+)
+def test_an_evaluation_is_as_long_as_the_run_deserves(tmp_path, updates, given, expected):
+    config = AgentPPOConfig(output_dir=str(tmp_path), max_updates=updates, eval_episodes=given)
+    assert config.eval_episodes == expected
+
+
 def test_the_command_line(tmp_path):
     parser = TrlParser(AgentPPOConfig)
     (config,) = parser.parse_args_and_config(

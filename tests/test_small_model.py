@@ -1,4 +1,4 @@
-"""The small tokenizer: what an agent writes comes back as written, a name is one token, any text can be encoded."""
+"""The small tokenizer: what an agent writes comes back as written, a name is two tokens, any text can be encoded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEXTS = ["search[red hiking boots, non slip]", "click[buy now]", "size: 4 x 6 fe
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    return build_tokenizer(TEXTS, 512, ["[SEP]"], ["b0katomiru"])
+    return build_tokenizer(TEXTS, 512, ["[SEP]"], ["b0kato", "b0zove"], ["miru", "rago"])
 
 
 ACTIONS = (
@@ -29,10 +29,15 @@ def test_actions_come_back_as_written(tokenizer: PreTrainedTokenizerFast, action
     assert tokenizer.decode(tokenizer(action)["input_ids"]) == action
 
 
-def test_a_name_is_one_token_wherever_it_stands(tokenizer: PreTrainedTokenizerFast) -> None:
-    (name,) = tokenizer.convert_tokens_to_ids(["▁b0katomiru"])
-    for text in ("B0KATOMIRU", "click[B0KATOMIRU]", "a B0KATOMIRU b"):
-        assert tokenizer(text)["input_ids"].count(name) == 1
+@pytest.mark.parametrize("name", ["b0katomiru", "b0katorago", "b0zovemiru"])
+def test_a_name_is_its_head_and_its_tail_wherever_it_stands(
+    tokenizer: PreTrainedTokenizerFast, name: str
+) -> None:
+    head, tail = tokenizer.convert_tokens_to_ids([f"▁{name[:6]}", name[6:]])
+    for text in (name.upper(), f"click[{name}]", f"a {name} b"):
+        ids = tokenizer(text)["input_ids"]
+        assert ids[ids.index(head) + 1] == tail
+        assert tokenizer.decode(ids) == text.lower()
 
 
 @pytest.mark.parametrize("text", ["héllo wörld", "你好 👋", "x\ty"])

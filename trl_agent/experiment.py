@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel
-from trl import ModelConfig
+from trl import ModelConfig, TrlParser
 
-from trl_agent.action_format import ActionFormat, check_action_format
 from trl_agent.chat import ChatFormat
-from trl_agent.context import ContextPolicy, check_context
 from trl_agent.demonstrations import (
     Actor,
     OracleActor,
@@ -33,7 +33,7 @@ from trl_agent.demonstrations import (
 )
 from trl_agent.evaluation import Summary, summarize, summarize_outcomes
 from trl_agent.model_loading import load_policy
-from trl_agent.play import Stage
+from trl_agent.play import PlayOptions, Stage
 from trl_agent.small_model import CHAT_TEMPLATE
 from trl_agent.step_records import trajectory_to_steps
 from trl_agent.trajectory import Trajectory
@@ -109,35 +109,27 @@ class ExperimentArguments:
             self.env_kwargs = json.loads(self.env_kwargs)
 
 
-@dataclass
-class PlayOptions:
-    """How episodes are played, in training and in evaluation alike; `AgentPPOConfig` has the same fields."""
+def parse_recipe(recipe: Path, groups: Sequence[Any]) -> tuple[Any, ...]:
+    """Read a recipe's options: the YAML file beside it (or ``--config FILE``) first, flags over it.
 
-    output_dir: str
-    seed: int = 0
-    num_envs: int = 16
-    max_turns: int | None = None
-    max_new_tokens: int = 64
-    max_length: int = 2048
-    temperature: float = 1.0
-    top_p: float = 1.0
-    context_policy: ContextPolicy = "full"
-    context_window: int | None = None
-    max_episode_tokens: int | None = None
-    action_format: ActionFormat = "plain"
-    use_system_prompt: bool = True
-    step_timeout: float = 60.0
-    episode_timeout: float | None = 600.0
-    precision: Literal["no", "bf16", "fp16"] = "no"
+    Args:
+        recipe: the recipe's own file.
+        groups: dataclasses of options; exactly one of them has `output_dir`, which is set to
+            ``runs/<recipe>-<time>``, the same on every process, where no flag gives it.
 
-    def __post_init__(self) -> None:
-        check_context(self.context_policy, self.context_window, self.max_length, self.max_episode_tokens)
-        check_action_format(self.action_format)
-
-    @classmethod
-    def of(cls, config: Any) -> PlayOptions:
-        """Take the fields from a configuration that has them."""
-        return cls(**{item.name: getattr(config, item.name) for item in fields(cls)})
+    Returns:
+        One object per group. An unknown name in the file or on the command line ends the program with an error.
+    """
+    arguments = sys.argv[1:]
+    if "--config" not in arguments:
+        arguments = ["--config", str(recipe.with_suffix(".yaml")), *arguments]
+    parsed = TrlParser(tuple(groups)).parse_args_and_config(arguments)
+    if not any(a.partition("=")[0] in ("--output_dir", "--output-dir") for a in arguments):
+        folder = [f"runs/{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"]
+        if PartialState().num_processes > 1:
+            broadcast_object_list(folder)
+        next(group for group in parsed if hasattr(group, "output_dir")).output_dir = folder[0]
+    return parsed
 
 
 def use_all_cores(num_processes: int) -> None:
@@ -237,24 +229,7 @@ class Experiment:
 
     # ---- evaluation ---------------------------------------------------------------------------------------
     def stage(self, split: str) -> Stage:
-        options = self.options
-        return Stage(
-            self.arguments.env_id,
-            self.env_kwargs(split),
-            self.chat,
-            num_envs=options.num_envs,
-            max_new_tokens=options.max_new_tokens,
-            max_length=options.max_length,
-            max_turns=options.max_turns,
-            context_policy=options.context_policy,
-            context_window=options.context_window,
-            max_episode_tokens=options.max_episode_tokens,
-            action_format=options.action_format,
-            use_system_prompt=options.use_system_prompt,
-            seed=options.seed,
-            precision={"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}[options.precision],
-            pool_kwargs={"step_timeout": options.step_timeout, "episode_timeout": options.episode_timeout},
-        )
+        return Stage(self.arguments.env_id, self.env_kwargs(split), self.chat, self.options)
 
     def dev_success(self, model: PreTrainedModel) -> float:
         """Greedy success rate on dev goals (mean score where nothing succeeds yet counts a little)."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from trl_agent.action_format import ActionFormat
+from trl_agent.action_format import ActionFormat, check_action_format
 from trl_agent.chat import ChatFormat
-from trl_agent.context import ContextPolicy
+from trl_agent.context import ContextPolicy, check_context
 from trl_agent.demonstrations import Reset
 from trl_agent.generation.protocol import SamplingParams
 from trl_agent.generation.transformers_backend import TransformersBackend
@@ -22,27 +22,48 @@ from trl_agent_envs.pool import EnvPool
 
 
 @dataclass
-class Stage:
-    """Where and how to play: the environment, and the limits that training uses too.
+class PlayOptions:
+    """How episodes are played, in training and in evaluation alike; `AgentPPOConfig` has the same fields."""
 
-    precision: autocast type of the forward passes; None = the model's own.
-    """
-
-    env_id: str
-    env_kwargs: dict[str, Any]
-    chat: ChatFormat
+    output_dir: str
+    seed: int = 0
     num_envs: int = 16
+    max_turns: int | None = None
     max_new_tokens: int = 64
     max_length: int = 2048
-    max_turns: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
     context_policy: ContextPolicy = "full"
     context_window: int | None = None
     max_episode_tokens: int | None = None
     action_format: ActionFormat = "plain"
     use_system_prompt: bool = True
-    seed: int = 0
-    precision: torch.dtype | None = None
-    pool_kwargs: dict[str, Any] = field(default_factory=dict)
+    step_timeout: float = 60.0
+    episode_timeout: float | None = 600.0
+    precision: Literal["no", "bf16", "fp16"] = "no"
+
+    def __post_init__(self) -> None:
+        check_context(self.context_policy, self.context_window, self.max_length, self.max_episode_tokens)
+        check_action_format(self.action_format)
+
+    @classmethod
+    def of(cls, config: Any) -> PlayOptions:
+        """Take the fields from a configuration that has them."""
+        return cls(**{item.name: getattr(config, item.name) for item in fields(cls)})
+
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        return {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
+
+
+@dataclass
+class Stage:
+    """Where and how to play: an environment, and the limits that training uses too."""
+
+    env_id: str
+    env_kwargs: dict[str, Any]
+    chat: ChatFormat
+    options: PlayOptions
 
     def play(
         self,
@@ -54,6 +75,7 @@ class Stage:
         progress: str | None = None,
     ) -> list[Trajectory]:
         """Play one episode per reset; `temperature=0` is greedy. The same arguments give the same episodes."""
+        playing = self.options
         requests = [
             EpisodeRequest(episode=index, update=0, seed=seed, options=options)
             for index, (seed, options) in enumerate(resets)
@@ -62,15 +84,16 @@ class Stage:
             model,
             pad_token_id=self.chat.pad_token_id,
             stop_token_ids=self.chat.stop_token_ids,
-            autocast_dtype=self.precision,
+            autocast_dtype=playing.autocast_dtype,
         )
         bar = tqdm(total=len(requests), desc=progress, disable=None if progress else True)
         pool = EnvPool(
             self.env_id,
             self.env_kwargs,
-            min(self.num_envs, max(1, len(requests))),
+            min(playing.num_envs, max(1, len(requests))),
             schedule="lockstep",
-            **self.pool_kwargs,
+            step_timeout=playing.step_timeout,
+            episode_timeout=playing.episode_timeout,
         )
         with pool, bar:
             return collect(
@@ -78,14 +101,14 @@ class Stage:
                 backend,
                 self.chat,
                 requests,
-                SamplingParams(temperature=temperature, top_p=top_p, max_new_tokens=self.max_new_tokens),
-                base_seed=self.seed,
-                max_turns=self.max_turns,
-                max_length=self.max_length,
-                context_policy=self.context_policy,
-                context_window=self.context_window,
-                max_episode_tokens=self.max_episode_tokens,
-                action_format=self.action_format,
-                use_system_prompt=self.use_system_prompt,
+                SamplingParams(temperature=temperature, top_p=top_p, max_new_tokens=playing.max_new_tokens),
+                base_seed=playing.seed,
+                max_turns=playing.max_turns,
+                max_length=playing.max_length,
+                context_policy=playing.context_policy,
+                context_window=playing.context_window,
+                max_episode_tokens=playing.max_episode_tokens,
+                action_format=playing.action_format,
+                use_system_prompt=playing.use_system_prompt,
                 progress=lambda done, total: bar.update(done - bar.n),
             )

@@ -211,13 +211,21 @@ class AgentPPOConfig(PPOConfig):
     )
 
     # Evaluation and cost
-    eval_episodes: int = field(default=100, metadata={"help": "Episodes of an evaluation."})
+    eval_episodes: int | None = field(
+        default=None,
+        metadata={
+            "help": "Episodes of an evaluation. None = 100, or a sixteenth of those trained on if that is less "
+            "(8 at least)."
+        },
+    )
     price_per_hour: float | None = field(default=None, metadata={"help": "Price of a device hour."})
 
     def __post_init__(self) -> None:
         self._refuse_unused_fields()
         self._check_ranges()
         self._choose_device_and_precision()
+        if self.eval_episodes is None:
+            self.eval_episodes = min(100, max(8, self.max_updates * self.episodes_per_update // 16))
         if self.eval_steps is not None and self.eval_strategy == "no":
             self.eval_strategy = "steps"
         optim = self.optim
@@ -249,14 +257,12 @@ class AgentPPOConfig(PPOConfig):
             "num_mini_batches",
             "micro_batch_tokens",
             "per_device_train_batch_size",
-            "eval_episodes",
             "max_env_retries",
             "kl_horizon",
         ):
             _check(self, name, lambda v: isinstance(v, int) and v >= 1, "an integer of at least 1")
-        _check(
-            self, "max_turns", lambda v: v is None or (isinstance(v, int) and v >= 1), "None or at least 1"
-        )
+        for name in ("max_turns", "eval_episodes"):
+            _check(self, name, lambda v: v is None or (isinstance(v, int) and v >= 1), "None or at least 1")
         _check(self, "top_k", lambda v: isinstance(v, int) and v >= 0, "an integer of at least 0")
         for name in ("step_timeout", "temperature", "muon_learning_rate", "critic_lr_multiplier"):
             _check(self, name, _positive, "a number above 0")

@@ -478,7 +478,7 @@ class AgentPPOTrainer(PPOTrainer):
         Returns:
             All processes' trajectories, in the order of the goals, on every process.
         """
-        num = self.args.eval_episodes if goal_ids is None else len(goal_ids)
+        num = (self.args.eval_episodes or 0) if goal_ids is None else len(goal_ids)  # never None by now
         requests = [
             EpisodeRequest(
                 episode=e,

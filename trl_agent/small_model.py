@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -24,7 +25,11 @@ _BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def build_tokenizer(
-    texts: Iterable[str], vocab_size: int = 2048, phrases: Sequence[str] = (), names: Sequence[str] = ()
+    texts: Iterable[str],
+    vocab_size: int = 2048,
+    phrases: Sequence[str] = (),
+    name_heads: Sequence[str] = (),
+    name_tails: Sequence[str] = (),
 ) -> PreTrainedTokenizerFast:
     """Train a lower-casing BPE on `texts` and dress it as a chat tokenizer.
 
@@ -35,8 +40,10 @@ def build_tokenizer(
     Args:
         texts: what the model will read and write.
         vocab_size: size of the vocabulary, special tokens, phrases and 256 byte tokens included.
-        names: lower-case words that are one token each, on top of `vocab_size`, whether the texts have them or not.
         phrases: texts that always appear whole (a page's fixed parts); each becomes one token.
+        name_heads: lower-case beginnings of words that are names, such as product ids. Such a word is cut after its
+            head; heads are one token each, on top of `vocab_size`, whether the texts have them or not.
+        name_tails: what can follow a head, likewise one token each.
 
     Raises:
         ValueError: the vocabulary is too small for the fixed tokens.
@@ -47,12 +54,12 @@ def build_tokenizer(
         raise ValueError(f"vocab_size {vocab_size} leaves {room} tokens for words; at least 100 are needed")
     core = Tokenizer(models.BPE(unk_token=None))
     core.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    core.pre_tokenizer = _pre_tokenizer()
+    core.pre_tokenizer = _pre_tokenizer(name_heads)
     core.train_from_iterator(
         _without(texts, [USER, ASSISTANT, END, *phrases]),
         trainers.BpeTrainer(vocab_size=room, show_progress=False),
     )
-    core.model = _with_bytes(core, names)
+    core.model = _with_bytes(core, [*(f"▁{head}" for head in name_heads), *name_tails])
     core.decoder = decoders.Sequence(
         [
             decoders.Replace("▁", " "),
@@ -78,13 +85,16 @@ def build_tokenizer(
     return tokenizer
 
 
-def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(r"[\[\],:]"), "isolated"),
-            pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always"),
-        ]
-    )
+def _pre_tokenizer(name_heads: Sequence[str]) -> pre_tokenizers.PreTokenizer:
+    steps = [
+        pre_tokenizers.Split(Regex(r"[\[\],:]"), "isolated"),
+        pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always"),
+    ]
+    if name_heads:
+        steps.append(
+            pre_tokenizers.Split(Regex("▁(?:" + "|".join(map(re.escape, name_heads)) + ")"), "isolated")
+        )
+    return pre_tokenizers.Sequence(steps)
 
 
 def _without(texts: Iterable[str], markers: Sequence[str]) -> Iterable[str]:
@@ -98,7 +108,7 @@ def _with_bytes(core: Tokenizer, names: Sequence[str]) -> models.BPE:
     """The trained BPE with `names` and 256 byte tokens appended, the latter for characters it does not know."""
     state = json.loads(core.to_str())["model"]
     vocab: dict[str, int] = state["vocab"]
-    for token in (*(f"▁{name}" for name in names), *_BYTE_TOKENS):
+    for token in (*names, *_BYTE_TOKENS):
         vocab.setdefault(token, len(vocab))
     return models.BPE(
         vocab=vocab, merges=[tuple(m) for m in state["merges"]], byte_fallback=True, ignore_merges=True
@@ -106,17 +116,24 @@ def _with_bytes(core: Tokenizer, names: Sequence[str]) -> models.BPE:
 
 
 def build_model(
-    tokenizer: PreTrainedTokenizerFast, hidden_size: int = 192, num_layers: int = 4
+    tokenizer: PreTrainedTokenizerFast, hidden_size: int = 192, num_layers: int = 4, rope_theta: float = 1e4
 ) -> LlamaForCausalLM:
-    """A randomly initialised Llama sized for two CPU cores: about 2 M parameters at the defaults."""
+    """A randomly initialised Llama sized for two CPU cores: about 2 M parameters at the defaults.
+
+    Raises:
+        ValueError: hidden_size is not a multiple of 48, the size of a head.
+    """
+    if hidden_size % 48:
+        raise ValueError(f"hidden_size={hidden_size} is not a multiple of 48, the size of a head")
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
         intermediate_size=hidden_size * 8 // 3 // 16 * 16,
         num_hidden_layers=num_layers,
         num_attention_heads=hidden_size // 48,
-        num_key_value_heads=hidden_size // 96,
+        num_key_value_heads=hidden_size // 48,
         max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

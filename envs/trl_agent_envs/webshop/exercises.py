@@ -1,4 +1,4 @@
-"""Reading exercises: pages of products and which of them is meant, to teach a small model to copy product ids."""
+"""Reading exercises: pages of products and which of them is meant, to teach a small model to choose and copy ids."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ def group_by_kind(products: Sequence[Product]) -> dict[str, list[Product]]:
 
 
 def reading_exercise(kinds: list[list[Product]], most: int, rng: random.Random) -> Session:
-    """A page of one to `most` products, mostly of one kind; each is asked for by title or by attributes it has."""
+    """A result page of one to `most` products, mostly of one kind, and one of them asked for; see `probe`.
+
+    The wish stands before the page, as in the shop: a model that reads from left to right can only mark on the page
+    what it knows to be wanted already.
+    """
     size = rng.randint(1, most)
     pool = rng.choice([kind for kind in kinds if len(kind) >= size])
     if rng.random() < 0.2:
@@ -41,12 +45,8 @@ def reading_exercise(kinds: list[list[Product]], most: int, rng: random.Random) 
     products = rng.sample(pool, size)
     listing = " [SEP] ".join(f"{p.asin} [SEP] {p.title} [SEP] {p.price_tag}" for p in products)
     page = f"[SEP] Back to Search [SEP] Page 1 (Total results: 50) [SEP] Next > [SEP] {listing}"
-    session: Session = []
-    for product in rng.sample(products, size):
-        wish = probe(product, products, rng)
-        seen = f"Instruction: [SEP] {wish}" if session else f"Instruction: [SEP] {wish} {page}"
-        session.append((seen, f"click[{product.asin}]"))
-    return session
+    product = rng.choice(products)
+    return [(f"Instruction: [SEP] {probe(product, products, rng)} {page}", f"click[{product.asin}]")]
 
 
 def probe(product: Product, others: list[Product], rng: random.Random) -> str:
