@@ -7,7 +7,7 @@ a head and a tail. Two kinds of text are read, and only what the shopper writes 
 
 - reading exercises: a result page of one to ten products, a wish that fits one of them, and `click[ID]`;
 - sessions of shoppers of mixed skill (`trl_agent_envs.webshop.demonstrator`), in a shop that has the train products
-  only.
+  only; of some only the first turn, from which queries are learned at little cost.
 
 Product ids are renamed at random each time, so that they must be copied from the page and cannot be known by heart;
 for the same reason their embeddings stay as they began.
@@ -189,7 +189,8 @@ def roles(tokenizer: PreTrainedTokenizerFast) -> Roles:
         name_tails=ids(tails),
         wish=ids([phrase for phrase in PHRASES if "Instruction" in phrase]),
         parts=ids([USER, ASSISTANT, *(phrase for phrase in PHRASES if "Back to Search" in phrase)]),
-        verb=ids(["▁click"])[0],
+        take=ids(["▁click"])[0],
+        ask=ids(["▁search"])[0],
     )
 
 
@@ -225,9 +226,9 @@ def train(
         share = (time.monotonic() - begin) / (60 * args.minutes)
         most = min(10, args.products + round(2 * share * (10 - args.products)))  # ten at half time
         exercises = round(500 * args.exercises * (1 - 0.5 * share))
-        texts = [reading_exercise(kinds, most, rng) for _ in range(exercises)] + rng.choices(
-            sessions, k=500 - exercises
-        )
+        texts = [reading_exercise(kinds, most, rng) for _ in range(exercises)]
+        texts += rng.choices(sessions, k=500 - exercises)
+        texts += [session[:1] for session in rng.choices(sessions, k=300)]
         rows = [encode(rename_products(session, rng), tokenizer) for session in texts]
         for group in batches(rows, args.batch_tokens, rng):
             share = (time.monotonic() - begin) / (60 * args.minutes)
@@ -283,6 +284,7 @@ A Llama of {millions:.1f} M parameters with a tokenizer of its own, made by `rec
 
 {arguments}
 
+Its attention began with a copying circuit set by hand (`trl_agent/copying_start.py`), and product ids are two tokens.
 It has read reading exercises and the sessions of scripted shoppers of mixed skill, in a shop that holds the train
 products of the embedded catalogue only. Product ids were renamed at random all the time, so the ids of dev and test
 products were seen as mere names, never beside their products. Last log line:
@@ -298,7 +300,11 @@ def write_card(args: BaseArguments, folder: Path) -> None:
     lines = (Path(args.output_dir) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     last = lines[-1] if lines else "(none: it ended before the first log)"
     size = sum(p.numel() for p in LlamaForCausalLM.from_pretrained(folder).parameters())
-    arguments = "\n".join(f"    --{name} {value}" for name, value in vars(args).items() if value is not None)
+    arguments = "\n".join(
+        f"    --{name} {value}"
+        for name, value in vars(args).items()
+        if value is not None and name != "output_dir"
+    )
     (folder / "README.md").write_text(CARD.format(millions=size / 1e6, arguments=arguments, last=last))
 
 

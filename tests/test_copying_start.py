@@ -9,8 +9,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from trl_agent.copying_start import HIDDEN_SIZE, ROPE_THETA, Roles, start_as_copier
 
 HEADS, TAILS = list(range(10, 16)), list(range(20, 26))
-WISH, PART, VERB, BRACKET = 30, 31, 32, 33
-ROLES = Roles(HEADS, TAILS, [WISH], [PART], VERB)
+WISH, PART, VERB, BRACKET, ASK = 30, 31, 32, 33, 34
+ROLES = Roles(HEADS, TAILS, [WISH], [PART], VERB, ASK)
 WORDS = list(range(40, 100))
 
 PAGE = [
@@ -77,6 +77,18 @@ def test_the_vote_goes_to_the_product_that_is_wished_for(copier: LlamaForCausalL
     looks = attention(copier, PAGE, 2, 0)[-1]
     second = slice(NAME_PLACES[1], NAME_PLACES[2])
     assert looks[second].sum() > 0.5
+
+
+def test_on_a_page_without_names_a_wanted_word_is_looked_at(copier: LlamaForCausalLM) -> None:
+    options = [WISH, 50, 51, 52, PART, 70, 71, 51, 72, 73, PART, VERB, BRACKET]
+    looks = attention(copier, options, 2, 1)[-1]
+    assert looks[7] > looks[[6, 8, 9]].max()
+    assert looks[7] > looks[1:4].max()
+
+
+def test_after_the_verb_that_asks_the_wish_is_looked_at(copier: LlamaForCausalLM) -> None:
+    looks = attention(copier, [*PAGE[:5], PART, ASK, BRACKET], 2, 2)[-1]
+    assert looks[1:5].sum() > 0.6
 
 
 def test_a_random_start_does_not_choose(copier: LlamaForCausalLM) -> None:

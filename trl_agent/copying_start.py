@@ -1,4 +1,4 @@
-"""Where the small model's weights start: five attention heads set by hand so that it can copy from a page at once.
+"""Where the small model's weights start: seven attention heads set by hand so that it can copy from a page at once.
 
 From random weights a model of 2 M parameters has not learned to copy a product id from a result page after 9 M tokens
 (measured); the circuit that it lacks is known, and is written down here as a start that training then improves:
@@ -8,7 +8,9 @@ From random weights a model of 2 M parameters has not learned to copy a product 
 3. layer 1, head 0 looks for a token whose note of (1) is what stands here and repeats it: an induction head
    (Olsson et al. 2022, arXiv 2209.11895), which finishes names of two tokens;
 4. layer 1, head 1 looks for the same word in the wish and flags the words that are wanted;
-5. layer 2, head 0, after the verb, looks at flagged words that belong to a name and says that name: a vote.
+5. layer 2, head 0, after the verb that takes from a page, looks at flagged words behind a name and says the name: a
+   vote; head 1 looks at flagged words that belong to no name and says one; head 2, after the verb that asks, looks at
+   the wish and says a word of it.
 
 The residual stream is divided for this: columns for what a token is, two registers for the notes of (1) and (2), and
 one column for each mark. Everything else starts at random, and nothing is frozen.
@@ -46,14 +48,16 @@ class Roles:
     name_heads, name_tails: first and second token of a name.
     wish: tokens after which the wish begins.
     parts: tokens that begin another part of a page or conversation.
-    verb: the token before the bracket that a name is copied into.
+    take: the verb before the bracket that a name or word of a page is copied into.
+    ask: the verb before the bracket that words of the wish are copied into.
     """
 
     name_heads: Sequence[int]
     name_tails: Sequence[int]
     wish: Sequence[int]
     parts: Sequence[int]
-    verb: int
+    take: int
+    ask: int
 
 
 @torch.no_grad()
@@ -77,7 +81,10 @@ def start_as_copier(model: LlamaForCausalLM, roles: Roles) -> None:
     _note_nearest_mark(_Head(model, 0, 1))
     _repeat(_Head(model, 1, 0))
     _flag_wanted(_Head(model, 1, 1))
-    _vote(_Head(model, 2, 0), model.model.embed_tokens.weight[roles.verb])
+    take, ask = (model.model.embed_tokens.weight[verb] for verb in (roles.take, roles.ask))
+    _vote(_Head(model, 2, 0), take)
+    _say(_Head(model, 2, 1), take, {_WANTED: 16.0, _NOTED_NAME: -20.0, _NOTED_WISH: -20.0})
+    _say(_Head(model, 2, 2), ask, {_NOTED_WISH: 16.0})
 
 
 def _check(model: LlamaForCausalLM) -> None:
@@ -161,11 +168,21 @@ def _flag_wanted(head: _Head) -> None:
     head.carry([_NOTED_WISH], [_WANTED], 2 * _NOTE)
 
 
-def _vote(head: _Head, verb: torch.Tensor) -> None:
+def _look_after(head: _Head, verb: torch.Tensor, size: float, wanted: dict[int, float]) -> None:
+    """Where the previous token is `verb`, look at tokens by the weighted sum of some of their columns."""
     row = _UNTURNED[10]
-    head.query[row, _PREVIOUS] = 0.5 * torch.nn.functional.normalize(verb[: len(_PREVIOUS)], dim=0)
-    head.key[row, _WANTED] = 16.0
-    head.key[row, _NOTED_NAME] = 20.0
+    head.query[row, _PREVIOUS] = size * torch.nn.functional.normalize(verb[: len(_PREVIOUS)], dim=0)
+    for column, weight in wanted.items():
+        head.key[row, column] = weight
+
+
+def _vote(head: _Head, verb: torch.Tensor) -> None:
+    _look_after(head, verb, 0.5, {_WANTED: 16.0, _NOTED_NAME: 20.0})
     head.carry(_MARK_NOTE, range(46), 5 * _NOTE)
     head.carry([_NOTED_NAME], [_IS_NAME], 5 * _NOTE, first_row=46)
     head.output[_IS_MARK, 46] = 5 * _NOTE
+
+
+def _say(head: _Head, verb: torch.Tensor, wanted: dict[int, float]) -> None:
+    _look_after(head, verb, 0.2, wanted)
+    head.carry(range(48), range(48), 3 * _NOTE)

@@ -297,7 +297,11 @@ class AgentPPOTrainer(PPOTrainer):
 
     def collate(self, episodes: Sequence[EpisodeTensors]) -> MiniBatch:
         """Pad some episodes into one micro batch, on this process's device."""
-        return collate(episodes, self.chat.pad_token_id).to(self.accelerator.device)
+        # few different shapes: a CPU builds bfloat16 kernels for each one, and keeps them
+        multiple = 64 if self.args.use_cpu and self.args.bf16 else None
+        return collate(episodes, self.chat.pad_token_id, pad_to_multiple_of=multiple).to(
+            self.accelerator.device
+        )
 
     def compute_loss(  # type: ignore[override]
         self,
