@@ -7,7 +7,8 @@ a head and a tail. Two kinds of text are read, and only what the shopper writes 
 
 - reading exercises: a result page of one to ten products, a wish that fits one of them, and `click[ID]`;
 - sessions of shoppers of mixed skill (`trl_agent_envs.webshop.demonstrator`), in a shop that has the train products
-  only; of some only the first turn, from which queries are learned at little cost.
+  only; of some only the first turn, from which queries are learned at little cost, and of some only what happens on
+  the product's own page, which teaches options.
 
 Product ids are renamed at random each time, so that they must be copied from the page and cannot be known by heart;
 for the same reason their embeddings stay as they began.
@@ -120,6 +121,12 @@ def collect_sessions(number: int, seed: int, **env_kwargs: Any) -> list[Session]
     return sessions
 
 
+def purchase(session: Session) -> Session:
+    """The session from the first product's own page on; all of it, if no product was opened."""
+    first = next((i for i, (observation, _) in enumerate(session) if "Buy Now" in observation), 0)
+    return session[first:]
+
+
 def encode(session: Session, tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[bool]]:
     """Token ids of a session and which of them the shopper wrote."""
     ids: list[int] = []
@@ -229,6 +236,7 @@ def train(
         texts = [reading_exercise(kinds, most, rng) for _ in range(exercises)]
         texts += rng.choices(sessions, k=500 - exercises)
         texts += [session[:1] for session in rng.choices(sessions, k=300)]
+        texts += [purchase(session) for session in rng.choices(sessions, k=300)]
         rows = [encode(rename_products(session, rng), tokenizer) for session in texts]
         for group in batches(rows, args.batch_tokens, rng):
             share = (time.monotonic() - begin) / (60 * args.minutes)

@@ -20,6 +20,7 @@ from trl_agent import AgentPPOConfig, AgentPPOTrainer
 from trl_agent.bc_arms import clone_both_ways, cloning_config
 from trl_agent.checkpoint import FINAL, claim_output_dir
 from trl_agent.experiment import Experiment, ExperimentArguments, parse_recipe
+from trl_agent.extra_rewards import ActionErrorPenalty
 from trl_agent.play import PlayOptions
 from trl_agent.report import table, write_report
 
@@ -61,6 +62,8 @@ def main() -> None:
         env_kwargs=run.env_kwargs("train"),
         eval_env_kwargs=run.env_kwargs("dev"),
         peft_config=peft_config,
+        offline_trajectories=run.offline_trajectories() if ppo.bc_coef else None,
+        reward_funcs=[ActionErrorPenalty(arguments.error_penalty)] if arguments.error_penalty else None,
     )
     with run.phase("ppo"):
         trainer.train()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import make_trajectory
-from trl_agent.advantages import bootstrap, discounts, gae, whiten
+from trl_agent.advantages import bootstrap, discounts, gae, leave_one_out, whiten
 from trl_agent.rewards import token_rewards
 
 
@@ -172,3 +172,10 @@ def test_whiten():
     torch.testing.assert_close(whiten(x, 1.0, 4.0), torch.tensor([0.0, 1.0]))
     torch.testing.assert_close(whiten(x, 1.0, 4.0, shift_mean=False), torch.tensor([1.0, 2.0]))
     assert torch.isfinite(whiten(torch.ones(3), 1.0, 0.0)).all()
+
+
+def test_leave_one_out_is_the_mean_of_the_others_of_a_group():
+    values, groups = [1.0, 4.0, 10.0, 2.0, 6.0], [7, 7, 7, 3, 1]
+    assert leave_one_out(values, groups) == [7.0, 5.5, 2.5, 0.0, 0.0]
+    with pytest.raises(ValueError, match="2 values have 1 groups"):
+        leave_one_out([1.0, 2.0], [0])

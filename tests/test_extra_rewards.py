@@ -1,6 +1,6 @@
 import pytest
 
-from trl_agent.extra_rewards import add_rewards
+from trl_agent.extra_rewards import ActionErrorPenalty, add_rewards
 from trl_agent.trajectory import Trajectory, Turn
 
 
@@ -28,3 +28,12 @@ def test_a_wrong_length_names_the_function():
 
     with pytest.raises(ValueError, match="'per_token' returned 7 rewards for 2 turns"):
         add_rewards(two_turns(), [per_token])
+
+
+def test_an_action_error_costs_its_turn():
+    trajectory = two_turns()
+    trajectory.turns[0].action_error = "no such button"
+    changed = add_rewards(trajectory, [ActionErrorPenalty(0.2)])
+    assert [turn.reward for turn in changed.turns] == [0.3, 1.0]
+    with pytest.raises(ValueError, match="size=-1"):
+        ActionErrorPenalty(-1)

@@ -283,6 +283,25 @@ def test_reward_functions_add_to_the_environment_s(tmp_path):
     assert metrics["env/return"] <= 1.0
 
 
+def test_a_goal_s_other_episodes_are_the_baseline(tmp_path):
+    made = trainer(
+        tmp_path, episodes_per_update=8, episodes_per_goal=4, whiten_advantages=False, gamma=1.0, lam=1.0
+    )
+    played = made.collect(1)
+    assert [t.seed for t in played] == [episode_seed(made.args.seed, 1, e // 4) for e in range(8)]
+    assert len({t.seed for t in played}) == 2
+    lengths = [t.num_action_tokens for t in played]
+    totals = [float(e) for e in (0, 1, 0, 1, 1, 1, 1, 1)]
+    episodes = [
+        replace(EpisodeTensors.from_trajectory(t), values=torch.zeros(n), rewards=torch.eye(n)[-1] * total)
+        for t, n, total in zip(played, lengths, totals)
+    ]
+    estimated = made.estimate_advantages(episodes, [0.0] * 8)
+    expected = [-2 / 3, 2 / 3, -2 / 3, 2 / 3, 0, 0, 0, 0]
+    for episode, advantage in zip(estimated, expected):
+        torch.testing.assert_close(episode.advantages, torch.full_like(episode.advantages, advantage))
+
+
 def test_every_micro_batch_split_gives_the_same_step(tmp_path):
     steps = [
         trainer(tmp_path / str(i), max_updates=1, micro_batch_tokens=tokens, per_device_train_batch_size=rows)

@@ -94,6 +94,26 @@ def gae(
     return advantages, advantages + values.detach()
 
 
+def leave_one_out(values: Sequence[float], groups: Sequence[int]) -> list[float]:
+    """Return for each value the mean of the other values of its group; 0 where it has none.
+
+    Subtracted from an episode's return it takes away how hard the goal is, which says nothing of the policy, and
+    leaves the gradient's expectation as it was: the others do not depend on this episode's actions.
+
+    Source: RLOO, Ahmadian et al. 2024 (arXiv:2402.14740), section 3.
+    """
+    if len(values) != len(groups):
+        raise ValueError(f"{len(values)} values have {len(groups)} groups")
+    sums: dict[int, tuple[float, int]] = {}
+    for value, group in zip(values, groups):
+        total, number = sums.get(group, (0.0, 0))
+        sums[group] = (total + value, number + 1)
+    return [
+        (sums[group][0] - value) / (sums[group][1] - 1) if sums[group][1] > 1 else 0.0
+        for value, group in zip(values, groups)
+    ]
+
+
 def whiten(
     x: Tensor, mean: float | Tensor, var: float | Tensor, *, shift_mean: bool = True, eps: float = 1e-8
 ) -> Tensor:

@@ -35,7 +35,7 @@ from trl_agent.evaluation import Summary, summarize, summarize_outcomes
 from trl_agent.model_loading import load_policy
 from trl_agent.play import PlayOptions, Stage
 from trl_agent.small_model import CHAT_TEMPLATE
-from trl_agent.step_records import trajectory_to_steps
+from trl_agent.step_records import steps_to_trajectory, trajectory_to_steps
 from trl_agent.trajectory import Trajectory
 from trl_agent_envs.core import AgentEnv
 from trl_agent_envs.records import EpisodeRecord
@@ -83,6 +83,9 @@ class ExperimentArguments:
                   "or with --demonstrations, else 0."},
     )  # fmt: skip
     bc_learning_rate: float = field(default=1e-3, metadata={"help": "Learning rate of cloning."})
+    error_penalty: float = field(
+        default=0.0, metadata={"help": "Taken off PPO's reward for each action that cannot be carried out."}
+    )
     dev_episodes: int | None = field(
         default=None, metadata={"help": "Dev episodes after each epoch of cloning. None = up to 100."}
     )
@@ -103,6 +106,8 @@ class ExperimentArguments:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}={value} is out of range: it must be None or at least {least}")
+        if self.error_penalty < 0:
+            raise ValueError(f"error_penalty={self.error_penalty} is out of range: it must be at least 0")
         if self.bc_learning_rate <= 0:
             raise ValueError(f"bc_learning_rate={self.bc_learning_rate} is out of range: it must be above 0")
         if isinstance(self.env_kwargs, str):
@@ -240,6 +245,22 @@ class Experiment:
         if self.state.is_main_process:
             write_demonstrations(self.output_dir / "trajectories" / "demonstrations.jsonl", episodes)
         return episodes
+
+    def offline_trajectories(self) -> list[Trajectory]:
+        """The successful demonstrations, tokenized as the policy would have seen them; all, if none succeeded."""
+        options, episodes = self.options, self.demonstrations()
+        return [
+            steps_to_trajectory(
+                episode,
+                self.chat,
+                use_system_prompt=options.use_system_prompt,
+                max_length=options.max_length,
+                context_policy=options.context_policy,
+                context_window=options.context_window,
+                action_format=options.action_format,
+            )
+            for episode in [e for e in episodes if e.success] or episodes
+        ]
 
     # ---- evaluation ---------------------------------------------------------------------------------------
     def stage(self, split: str) -> Stage:

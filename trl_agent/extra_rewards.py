@@ -33,3 +33,21 @@ def add_rewards(trajectory: Trajectory, funcs: Sequence[RewardFunc]) -> Trajecto
         rewards = [reward + float(more) for reward, more in zip(rewards, extra, strict=True)]
     turns = [replace(turn, reward=reward) for turn, reward in zip(trajectory.turns, rewards, strict=True)]
     return replace(trajectory, turns=turns)
+
+
+class ActionErrorPenalty:
+    """Takes `size` off the reward of each turn whose action the environment could not carry out.
+
+    An environment that lets an agent try again does not reward getting it right at once; without a price on errors
+    nothing keeps a policy from drifting into them.
+    """
+
+    __name__ = "action_error_penalty"
+
+    def __init__(self, size: float) -> None:
+        if size < 0:
+            raise ValueError(f"size={size} is out of range: it must be at least 0")
+        self.size = size
+
+    def __call__(self, trajectory: Trajectory) -> list[float]:
+        return [-self.size if turn.action_error else 0.0 for turn in trajectory.turns]

@@ -111,6 +111,13 @@ class AgentPPOConfig(PPOConfig):
     episodes_per_update: int = field(
         default=64, metadata={"help": "Episodes per update, over all processes."}
     )
+    episodes_per_goal: int = field(
+        default=1,
+        metadata={
+            "help": "Episodes of an update that share a seed, and so a goal. Above 1, the mean result of the others "
+            "is taken off each one's last reward, so that a hard goal is no reproach."
+        },
+    )
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Remove an earlier run's checkpoints and metrics from output_dir."}
     )
@@ -250,6 +257,7 @@ class AgentPPOConfig(PPOConfig):
         for name in (
             "max_updates",
             "episodes_per_update",
+            "episodes_per_goal",
             "num_envs",
             "max_new_tokens",
             "max_length",
@@ -312,6 +320,11 @@ class AgentPPOConfig(PPOConfig):
             lambda v: v not in ("reduce_lr_on_plateau", "greedy"),
             "a schedule over updates, not one that reacts to a metric",
         )
+        if self.episodes_per_update % self.episodes_per_goal:
+            raise ValueError(
+                f"episodes_per_update={self.episodes_per_update} is no multiple of "
+                f"episodes_per_goal={self.episodes_per_goal}"
+            )
         if self.kl_control == "auto" and (self.target_kl is None or self.kl_coef == 0):
             raise ValueError(
                 "kl_control='auto' adapts kl_coef towards target_kl, so it needs kl_coef above 0 "

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from trl_agent import resume
 from trl_agent._compat import PPOTrainer, disable_dropout_in_model
-from trl_agent.advantages import bootstrap, discounts, gae, whiten
+from trl_agent.advantages import bootstrap, discounts, gae, leave_one_out, whiten
 from trl_agent.batch import EpisodeTensors, MiniBatch, collate
 from trl_agent.callbacks import MetricsWriter, episode_bar
 from trl_agent.chat import ChatFormat
@@ -80,7 +80,7 @@ class AgentPPOTrainer(PPOTrainer):
        `compute_bc_loss` (`losses.bc_loss`).
 
     Each process plays and learns from a contiguous block of an update's episodes. Episode e of
-    update u has its seed from (seed, u, e) alone, minibatches are drawn from all processes'
+    update u has its seed from (seed, u, e // episodes_per_goal) alone, minibatches are drawn from all processes'
     episodes, and losses are sums over action tokens divided by their number over all processes,
     so under ``schedule="lockstep"`` the number of processes changes nothing but rounding.
 
@@ -235,11 +235,15 @@ class AgentPPOTrainer(PPOTrainer):
         Returns:
             Trajectories in the order of their episode numbers.
         """
+        args = self.args
         requests = [
             EpisodeRequest(
-                episode=e, update=update, seed=episode_seed(self.args.seed, update, e), options=None
+                episode=e,
+                update=update,
+                seed=episode_seed(args.seed, update, e // args.episodes_per_goal),
+                options=None,
             )
-            for e in self._owned_of(self.args.episodes_per_update)
+            for e in self._owned_of(args.episodes_per_update)
         ]
         return self._play(self._pool("train"), requests, self.sampling_params)
 
@@ -281,6 +285,8 @@ class AgentPPOTrainer(PPOTrainer):
             last_values: V after each episode's last token; used for truncated ones only.
         """
         args = self.args
+        if args.episodes_per_goal > 1:
+            episodes = self._less_goal_baseline(episodes)
         estimated = []
         for episode, last_value in zip(episodes, last_values, strict=True):
             t = episode.trajectory
@@ -294,6 +300,22 @@ class AgentPPOTrainer(PPOTrainer):
             return estimated
         mean, var = moments(self.accelerator, [episode.advantages for episode in estimated])
         return [replace(e, advantages=whiten(e.advantages, mean, var)) for e in estimated]
+
+    def _less_goal_baseline(self, episodes: list[EpisodeTensors]) -> list[EpisodeTensors]:
+        """Take the mean total reward of the other episodes of its goal off each episode's last reward.
+
+        Off the reward and not off the advantages: gamma and lam shrink both alike, so the sign stays right in early
+        turns, too.
+        """
+        mine = [(e.trajectory.episode, float(e.rewards.sum())) for e in episodes]
+        every = gather_object(mine)  # a goal's episodes may be spread over processes
+        groups = [episode // self.args.episodes_per_goal for episode, _ in every]
+        baselines = leave_one_out([total for _, total in every], groups)
+        by_episode = {episode: baseline for (episode, _), baseline in zip(every, baselines)}
+        return [
+            replace(e, rewards=torch.cat([e.rewards[:-1], e.rewards[-1:] - by_episode[e.trajectory.episode]]))
+            for e in episodes
+        ]
 
     def collate(self, episodes: Sequence[EpisodeTensors]) -> MiniBatch:
         """Pad some episodes into one micro batch, on this process's device."""

@@ -17,7 +17,8 @@ def main(output_dir: Path, world_size: int) -> None:
     settings = {
         "offline_trajectories": [demonstration(chat, word) for word in WORDS],
         "bc_coef": 0.5,
-        "episodes_per_update": 7,  # uneven over two processes, and so are turns and micro batches
+        "episodes_per_update": 9,  # uneven over two processes, and so are turns and micro batches
+        "episodes_per_goal": 3,  # the second goal's episodes are on both
         "num_mini_batches": 3,
         "micro_batch_tokens": 48,
         "kl_control": "auto",
