@@ -72,16 +72,7 @@ def clone(run: Experiment, sft: SFTConfig, episodes: Sequence[EpisodeRecord]) ->
     """Clone some demonstrations from the experiment's model; the best epoch on dev is kept."""
     set_seed(run.options.seed)
     model, _ = run.load_model()
-    options = run.options
-    encoded = encode_demonstrations(
-        episodes,
-        run.chat,
-        use_system_prompt=options.use_system_prompt,
-        max_length=options.max_length,
-        context_policy=options.context_policy,
-        context_window=options.context_window,
-        action_format=options.action_format,
-    )
+    encoded = encode_demonstrations(episodes, run.chat, **run.options.reading)
     segments = [segment for episode in encoded for segment in episode]
     model, report = clone_demonstrations(
         model, run.tokenizer, segments, sft, run.dev_success, peft_config=get_peft_config(run.model_args)

@@ -126,6 +126,12 @@ class _Head:
         for weight in (self.query, self.key, self.value, self.output):
             weight.zero_()
 
+    def compare(self, here: Sequence[int], there: Sequence[int], size: float) -> None:
+        """Look, at any distance, for tokens whose columns `there` are like the columns `here`."""
+        for row, ours, theirs in zip(_UNTURNED, here, there):
+            self.query[row, ours] = size
+            self.key[row, theirs] = size
+
     def carry(self, sources: Sequence[int], targets: Sequence[int], size: float, first_row: int = 0) -> None:
         """Write the `sources` columns of what is looked at into the `targets` columns here."""
         for row, (source, target) in enumerate(zip(sources, targets), first_row):
@@ -155,16 +161,12 @@ def _note_nearest_mark(head: _Head) -> None:
 
 
 def _repeat(head: _Head) -> None:
-    for row, column in zip(_UNTURNED, _SAME):
-        head.query[row, column] = 3.0
-        head.key[row, _PREVIOUS[column]] = 3.0
+    head.compare(_SAME, _PREVIOUS, 3.0)
     head.carry(range(48), range(48), 5 * _NOTE)
 
 
 def _flag_wanted(head: _Head) -> None:
-    for row, column in zip(_UNTURNED, _SAME):
-        head.query[row, column] = 2.0
-        head.key[row, column] = 2.0
+    head.compare(_SAME, _SAME, 2.0)
     head.carry([_NOTED_WISH], [_WANTED], 2 * _NOTE)
 
 

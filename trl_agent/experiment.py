@@ -136,12 +136,8 @@ def parse_recipe(recipe: Path, groups: Sequence[Any]) -> tuple[Any, ...]:
     arguments = sys.argv[1:]
     if "--config" not in arguments:
         precision = [] if torch.accelerator.is_available() else ["--bf16", str(cpu_has_bf16()).lower()]
-        arguments = [
-            "--config",
-            str(recipe.with_suffix(".yaml")),
-            *precision,
-            *arguments,
-        ]  # the user has the last word
+        defaults = ["--config", str(recipe.with_suffix(".yaml")), *precision]
+        arguments = [*defaults, *arguments]  # the user has the last word
     parsed = TrlParser(tuple(groups)).parse_args_and_config(arguments)
     if not any(a.partition("=")[0] in ("--output_dir", "--output-dir") for a in arguments):
         folder = [f"runs/{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"]
@@ -173,6 +169,7 @@ class Experiment:
         use_all_cores(self.state.num_processes)
         self.output_dir = Path(options.output_dir)
         self.seconds: dict[str, float] = {}
+        self._demonstrations: list[EpisodeRecord] | None = None
         self.is_webshop = arguments.env_id.endswith(WEBSHOP)
         packaged = model.model_name_or_path is None
         self.bc_epochs = arguments.bc_epochs
@@ -234,7 +231,12 @@ class Experiment:
 
     # ---- demonstrations -----------------------------------------------------------------------------------
     def demonstrations(self) -> list[EpisodeRecord]:
-        """Read the demonstrations, or let a scripted crowd (WebShop) or the environment's oracle play them."""
+        """Read the demonstrations, or let a scripted crowd (WebShop) or the environment's oracle play them; once."""
+        if self._demonstrations is None:
+            self._demonstrations = self._get_demonstrations()
+        return self._demonstrations
+
+    def _get_demonstrations(self) -> list[EpisodeRecord]:
         path = self.arguments.demonstrations
         if path is not None:
             return read_demonstrations(path)
@@ -248,17 +250,9 @@ class Experiment:
 
     def offline_trajectories(self) -> list[Trajectory]:
         """The successful demonstrations, tokenized as the policy would have seen them; all, if none succeeded."""
-        options, episodes = self.options, self.demonstrations()
+        episodes = self.demonstrations()
         return [
-            steps_to_trajectory(
-                episode,
-                self.chat,
-                use_system_prompt=options.use_system_prompt,
-                max_length=options.max_length,
-                context_policy=options.context_policy,
-                context_window=options.context_window,
-                action_format=options.action_format,
-            )
+            steps_to_trajectory(episode, self.chat, **self.options.reading)
             for episode in [e for e in episodes if e.success] or episodes
         ]
 

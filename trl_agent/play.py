@@ -52,6 +52,17 @@ class PlayOptions:
         return cls(**{item.name: getattr(config, item.name) for item in fields(cls)})
 
     @property
+    def reading(self) -> dict[str, Any]:
+        """What the policy sees of an episode, played or recorded: arguments of the functions that tokenize one."""
+        return {
+            "use_system_prompt": self.use_system_prompt,
+            "max_length": self.max_length,
+            "context_policy": self.context_policy,
+            "context_window": self.context_window,
+            "action_format": self.action_format,
+        }
+
+    @property
     def autocast_dtype(self) -> torch.dtype | None:
         return {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
 
@@ -104,11 +115,7 @@ class Stage:
                 SamplingParams(temperature=temperature, top_p=top_p, max_new_tokens=playing.max_new_tokens),
                 base_seed=playing.seed,
                 max_turns=playing.max_turns,
-                max_length=playing.max_length,
-                context_policy=playing.context_policy,
-                context_window=playing.context_window,
                 max_episode_tokens=playing.max_episode_tokens,
-                action_format=playing.action_format,
-                use_system_prompt=playing.use_system_prompt,
+                **playing.reading,
                 progress=lambda done, total: bar.update(done - bar.n),
             )

@@ -73,9 +73,8 @@ class Demonstrator:
             return self._on_item(env, env.session.clickables)
         if page.kind == "results" and page.products:
             return self._on_results(env, [product.asin for product in page.products])
-        if (
-            page.kind == "results" and "< prev" not in env.session.clickables
-        ):  # nothing found: be more precise
+        # nothing found: be more precise
+        if page.kind == "results" and "< prev" not in env.session.clickables:
             return f"search[{env.shop.catalog[env.session.goal.asin].title.lower()}]"
         return "click[< prev]"
 
