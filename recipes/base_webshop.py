@@ -61,8 +61,9 @@ PHRASES = (
 )
 """Fixed parts of the pages: one token each, which shortens an episode by a third."""
 
-READERS = replace(CROWD, compares=0.6)
-"""Whose sessions the base reads: they compare results more often than the crowd that is cloned later."""
+READERS = replace(CROWD, full_query=0.3, names_options=0.35, compares=0.5)
+"""Whose sessions the base reads: they write longer queries and compare more often than the crowd that is cloned later,
+so that the base can do all of it, each now and then."""
 
 
 @dataclass

@@ -16,6 +16,7 @@ TOKEN_VARIABLE = "TRL_AGENT_ENV_WORKER"
 """Environment variable that marks a worker; its children inherit it, also those that leave its group."""
 
 _ROUNDS = 20  # a process may fork while the list is read, so read again until nothing is left
+_LAST_BREATH = 2.0  # seconds to wait for a killed process to be gone; it loses its mark a moment before
 _PARENT_CHECK = 2.0  # seconds between looks at the parent's id, in case a fork of it holds the lifeline open
 
 
@@ -26,7 +27,7 @@ def kill_group(group: int) -> None:
 
 
 def kill_marked(token: str) -> None:
-    """Kill every process whose mark begins with `token`, this one excepted (Linux only).
+    """Kill every process whose mark begins with `token`, this one excepted, and wait for their end (Linux only).
 
     A browser puts itself in a session of its own and a daemon changes parent: neither the process group nor
     the tree of parents finds those.
@@ -37,7 +38,17 @@ def kill_marked(token: str) -> None:
             return
         for pid in pids:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                _kill_and_wait(pid)
+
+
+def _kill_and_wait(pid: int) -> None:
+    """Kill a process that need not be a child of this one; return when it is gone."""
+    handle = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        select.select([handle], [], [], _LAST_BREATH)
+    finally:
+        os.close(handle)
 
 
 def marked_processes(token: str) -> list[int]:

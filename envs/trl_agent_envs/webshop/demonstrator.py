@@ -18,6 +18,7 @@ class Person:
     """Habits of one shopper; every field is a probability.
 
     full_query: all the wanted attributes go into the query; some_query: one of them; else only the kind of product.
+    names_options: the wanted options go into the query too.
     compares: opens the result that shows most of what is wanted, instead of the first one.
     pages_on: looks at the next page while the product wanted is not in sight (twice at most).
     chooses: clicks a wanted option, each time; mistakes: takes another value instead.
@@ -26,6 +27,7 @@ class Person:
 
     full_query: float
     some_query: float
+    names_options: float
     compares: float
     pages_on: float
     chooses: float
@@ -34,13 +36,27 @@ class Person:
 
 
 EXPERT = Person(
-    full_query=1.0, some_query=0.0, compares=1.0, pages_on=1.0, chooses=1.0, mistakes=0.0, reads=0.0
+    full_query=1.0,
+    some_query=0.0,
+    names_options=1.0,
+    compares=1.0,
+    pages_on=1.0,
+    chooses=1.0,
+    mistakes=0.0,
+    reads=0.0,
 )
 CROWD = Person(
-    full_query=0.12, some_query=0.45, compares=0.35, pages_on=0.35, chooses=0.85, mistakes=0.08, reads=0.12
+    full_query=0.12,
+    some_query=0.45,
+    names_options=0.15,
+    compares=0.35,
+    pages_on=0.35,
+    chooses=0.85,
+    mistakes=0.08,
+    reads=0.12,
 )
-"""The people whose sessions the recipes learn from: short queries, and two in three take the first result. Less than
-a quarter buys exactly what was asked for."""
+"""The people whose sessions the recipes learn from: short queries, and two in three take the first result. A quarter
+buys exactly what was asked for."""
 
 
 class Demonstrator:
@@ -90,6 +106,8 @@ class Demonstrator:
             words = [self._rng.choice(list(env.session.goal.attributes))]
         else:
             words = []
+        if self._flip(self.person.names_options):
+            words += _wanted_options(env)
         return " ".join([*words, product.query])
 
     def _on_results(self, env: WebShopEnv, results: list[str]) -> str:
@@ -117,8 +135,7 @@ class Demonstrator:
 
     def _choices(self, env: WebShopEnv, clickables: Sequence[str]) -> list[str]:
         """The option values this person clicks on this product, in the order of the page."""
-        options = env.session.goal.options
-        wanted = list(options.values() if isinstance(options, dict) else options)
+        wanted = _wanted_options(env)
         product = env.session.page.product
         assert product is not None  # an item page has one
         chosen = []
@@ -129,3 +146,8 @@ class Demonstrator:
             elif right and self._flip(self.person.chooses):
                 chosen.append(right[0])
         return chosen
+
+
+def _wanted_options(env: WebShopEnv) -> list[str]:
+    options = env.session.goal.options
+    return list(options.values() if isinstance(options, dict) else options)
