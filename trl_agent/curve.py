@@ -32,7 +32,8 @@ def save_learning_curve(
     Args:
         rows: logged metrics, each with "step".
         path: where the picture goes.
-        panels: panel title -> names of the metrics in it; names that no row has are left out.
+        panels: panel title -> names of the metrics in it; names that no row has, and panels without any, are left
+            out.
         baselines: label -> height of a horizontal line in the first panel (random or BC success, say).
         title: of the picture.
     """
@@ -42,6 +43,8 @@ def save_learning_curve(
         "KL to the reference (nats per episode)": ["objective/kl"],
         "entropy (nats per token)": ["policy/entropy_avg"],
     }
+    known = {name for row in rows for name, value in row.items() if value is not None}
+    panels = {label: names for label, names in panels.items() if known & set(names)} or panels
     figure = Figure(figsize=(4.5 * len(panels), 3.6), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for index, (axis, (label, names)) in enumerate(zip(axes, panels.items(), strict=True)):

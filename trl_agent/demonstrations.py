@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +15,6 @@ from trl_agent.chat import ChatFormat
 from trl_agent.context import Context, ContextPolicy
 from trl_agent.step_records import answer_of, system_prompt_of
 from trl_agent.trajectory import Segment
-from trl_agent_envs.core import AgentEnv
 from trl_agent_envs.records import EpisodeRecord, StepRecord, StepRecordWriter, read_episodes
 
 
@@ -28,36 +26,6 @@ class Actor(Protocol):
 
     def act(self, env: Any) -> str:
         """Return the next action, given the unwrapped environment."""
-
-
-class OracleActor:
-    """Does what the environment's own `oracle_action` says."""
-
-    def start_episode(self, episode: int) -> None:
-        pass
-
-    def act(self, env: AgentEnv) -> str:
-        action = env.oracle_action()
-        if action is None:
-            raise ValueError(f"{type(env).__name__} has no oracle_action, so it cannot show how it is done")
-        return action
-
-
-class RandomActor:
-    """Does something valid at random: the floor that a policy has to rise from."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
-        self.start_episode(0)
-
-    def start_episode(self, episode: int) -> None:
-        self._rng = random.Random(f"{self.seed}/{episode}")
-
-    def act(self, env: AgentEnv) -> str:
-        action = env.sample_action(self._rng)
-        if action is None:
-            raise ValueError(f"{type(env).__name__} has no sample_action, so there is no random policy")
-        return action
 
 
 Reset = tuple[int | None, dict[str, Any] | None]

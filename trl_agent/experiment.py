@@ -22,16 +22,13 @@ from trl import ModelConfig, TrlParser
 
 from trl_agent.chat import ChatFormat
 from trl_agent.demonstrations import (
-    Actor,
-    OracleActor,
-    RandomActor,
     Reset,
     play_scripted,
     read_demonstrations,
     seeded_resets,
     write_demonstrations,
 )
-from trl_agent.evaluation import Summary, summarize, summarize_outcomes
+from trl_agent.evaluation import Summary, summarize
 from trl_agent.model_loading import load_policy
 from trl_agent.play import PlayOptions, Stage
 from trl_agent.small_model import CHAT_TEMPLATE
@@ -240,10 +237,14 @@ class Experiment:
         path = self.arguments.demonstrations
         if path is not None:
             return read_demonstrations(path)
-        env = self.make_env("train")
-        actor: Actor = Demonstrator(seed=self.options.seed) if self.is_webshop else OracleActor()
         resets = seeded_resets(self.num_demonstrations, _DEMONSTRATION_SEED + self.options.seed)
-        episodes = play_scripted(env, actor, resets, progress=self._label("demonstrations"))
+        label = self._label("demonstrations")
+        if self.is_webshop:
+            shopper = Demonstrator(seed=self.options.seed)
+            episodes = play_scripted(self.make_env("train"), shopper, resets, progress=label)
+        else:
+            played = self.stage("train").play_scripted("oracle", resets, progress=label)
+            episodes = [trajectory_to_steps(trajectory) for trajectory in played if trajectory.turns]
         if self.state.is_main_process:
             write_demonstrations(self.output_dir / "trajectories" / "demonstrations.jsonl", episodes)
         return episodes
@@ -288,13 +289,10 @@ class Experiment:
         env = self.make_env("test")
         if type(env.unwrapped).sample_action is AgentEnv.sample_action:  # type: ignore[attr-defined]
             return None
-        episodes = play_scripted(
-            env,
-            RandomActor(self.options.seed),
-            self.resets("test", self.test_episodes),
-            progress=self._label("test: random"),
+        resets = self.resets("test", self.test_episodes)
+        summary = summarize(
+            self.stage("test").play_scripted("random", resets, progress=self._label("test: random"))
         )
-        summary = summarize_outcomes((episode.score or 0.0, episode.success) for episode in episodes)
         return {"greedy": summary, "sampled": summary}  # chance has no mode
 
     def keep_samples(self, trajectories: Sequence[Trajectory], name: str, number: int = 50) -> None:

@@ -70,12 +70,14 @@ def count_rollout(trajectories: Sequence[Trajectory], sums: MetricSums) -> None:
 def count_objective(
     episodes: Sequence[EpisodeTensors], kls: Sequence[Tensor | None], kl_coef: float, sums: MetricSums
 ) -> None:
-    """Add the objective's parts, sums over an episode's tokens, as means over episodes."""
+    """Add the objective's parts, sums over an episode's tokens, as means over episodes; no KL without a reference."""
     n = len(episodes)
-    kl = sum(float(x.sum()) for x in kls if x is not None)
+    known = [x for x in kls if x is not None]
     reward = sum(float(e.rewards.sum()) for e in episodes)
-    sums.add("objective/kl", kl, n)
-    sums.add("objective/non_score_reward", -kl_coef * kl, n)
+    if known:
+        kl = sum(float(x.sum()) for x in known)
+        sums.add("objective/kl", kl, n)
+        sums.add("objective/non_score_reward", -kl_coef * kl, n)
     sums.add("objective/rlhf_reward", reward, n)
     sums.add("objective/entropy", -sum(float(e.logprobs.sum()) for e in episodes), n)
     sums.add(

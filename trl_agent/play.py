@@ -16,7 +16,7 @@ from trl_agent.context import ContextPolicy, check_context
 from trl_agent.demonstrations import Reset
 from trl_agent.generation.protocol import SamplingParams
 from trl_agent.generation.transformers_backend import TransformersBackend
-from trl_agent.rollout import EpisodeRequest, collect
+from trl_agent.rollout import EpisodeRequest, ScriptedPolicy, collect, run_scripted
 from trl_agent.trajectory import Trajectory
 from trl_agent_envs.pool import EnvPool
 
@@ -87,26 +87,14 @@ class Stage:
     ) -> list[Trajectory]:
         """Play one episode per reset; `temperature=0` is greedy. The same arguments give the same episodes."""
         playing = self.options
-        requests = [
-            EpisodeRequest(episode=index, update=0, seed=seed, options=options)
-            for index, (seed, options) in enumerate(resets)
-        ]
+        requests = _requests(resets)
         backend = TransformersBackend(
             model,
             pad_token_id=self.chat.pad_token_id,
             stop_token_ids=self.chat.stop_token_ids,
             autocast_dtype=playing.autocast_dtype,
         )
-        bar = tqdm(total=len(requests), desc=progress, disable=None if progress else True)
-        pool = EnvPool(
-            self.env_id,
-            self.env_kwargs,
-            min(playing.num_envs, max(1, len(requests))),
-            schedule="lockstep",
-            step_timeout=playing.step_timeout,
-            episode_timeout=playing.episode_timeout,
-        )
-        with pool, bar:
+        with self._pool(requests) as pool, _bar(requests, progress) as bar:
             return collect(
                 pool,
                 backend,
@@ -119,3 +107,39 @@ class Stage:
                 **playing.reading,
                 progress=lambda done, total: bar.update(done - bar.n),
             )
+
+    def play_scripted(
+        self, policy: ScriptedPolicy, resets: Sequence[Reset], *, progress: str | None = None
+    ) -> list[Trajectory]:
+        """Play one episode per reset without a model, by `rollout.run_scripted`, with the same limits and deadlines."""
+        requests = _requests(resets)
+        with self._pool(requests) as pool, _bar(requests, progress) as bar:
+            return run_scripted(
+                pool,
+                policy,
+                requests,
+                base_seed=self.options.seed,
+                max_turns=self.options.max_turns,
+                progress=lambda done, total: bar.update(done - bar.n),
+            )
+
+    def _pool(self, requests: Sequence[EpisodeRequest]) -> EnvPool:
+        return EnvPool(
+            self.env_id,
+            self.env_kwargs,
+            min(self.options.num_envs, max(1, len(requests))),
+            schedule="lockstep",
+            step_timeout=self.options.step_timeout,
+            episode_timeout=self.options.episode_timeout,
+        )
+
+
+def _requests(resets: Sequence[Reset]) -> list[EpisodeRequest]:
+    return [
+        EpisodeRequest(episode=index, update=0, seed=seed, options=options)
+        for index, (seed, options) in enumerate(resets)
+    ]
+
+
+def _bar(requests: Sequence[EpisodeRequest], label: str | None) -> tqdm[Any]:
+    return tqdm(total=len(requests), desc=label, disable=None if label else True)

@@ -39,6 +39,7 @@ from trl_agent.generation.protocol import (
     SamplingParams,
 )
 from trl_agent.trajectory import Trajectory, TruncationCause, Turn
+from trl_agent_envs.core import SUCCESS_SCORE
 from trl_agent_envs.pool import EnvEvent, EnvPool
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,8 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 """Called with (episodes ended, episodes asked for) each time one ends."""
 
-_SUCCESS = 1.0 - 1e-9
+ScriptedPolicy = Literal["oracle", "random"] | Callable[[str, dict[str, Any]], str]
+"""The environment's `oracle_action` or `sample_action`, or a function of the observation and `info`."""
 _PATIENCE = 0.1  # share of the last generation's time that a ready slot waits for others to join its batch
 
 
@@ -156,7 +158,7 @@ def collect(
 
 def run_scripted(
     pool: EnvPool,
-    policy: Literal["oracle", "random"] | Callable[[str, dict[str, Any]], str],
+    policy: ScriptedPolicy,
     requests: Sequence[EpisodeRequest],
     *,
     base_seed: int = 0,
@@ -352,7 +354,7 @@ def _note_event(trajectory: Trajectory, event: EnvEvent) -> None:
         trajectory.turns[-1].action_error = event.info.get("action_error")
     # A failed environment returns no info; the score it had reported stands.
     trajectory.score = float(event.info.get("score", trajectory.score))
-    trajectory.success = bool(event.info.get("success", trajectory.score >= _SUCCESS))
+    trajectory.success = bool(event.info.get("success", trajectory.score >= SUCCESS_SCORE))
     trajectory.goal_id = event.info.get("goal_id", trajectory.goal_id)
 
 
@@ -367,7 +369,7 @@ def _note_end(trajectory: Trajectory, event: EnvEvent, cause: TruncationCause | 
 
 def _scripted_action(
     pool: EnvPool,
-    policy: Literal["oracle", "random"] | Callable[[str, dict[str, Any]], str],
+    policy: ScriptedPolicy,
     event: EnvEvent,
     key: Iterable[int],
 ) -> str:

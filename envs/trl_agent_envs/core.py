@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 Backend = Literal["inline", "process", "async"]
 """How `EnvPool` runs an environment: in this process, in a process of its own, or on an asyncio loop."""
 
+SUCCESS_SCORE = 1.0 - 1e-9
+"""A score of at least this is success, where the environment does not say so itself."""
+
 TruncationCause = Literal["turn_limit", "token_limit", "env_error", "env_timeout"]
 """Why an episode ended without being `terminated`."""
 

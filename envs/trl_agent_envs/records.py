@@ -13,8 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, cast
 
+from trl_agent_envs.core import SUCCESS_SCORE
+
 _KNOWN = ("prompt", "response", "reward", "done", "episode", "goal_id", "score")
-_SUCCESS = 1.0 - 1e-9
 
 
 class RecordError(ValueError):
@@ -58,7 +59,7 @@ class EpisodeRecord(list[StepRecord]):
     def success(self) -> bool:
         """Whether the score is 1 (within 1e-9)."""
         score = self.score
-        return score is not None and score >= _SUCCESS
+        return score is not None and score >= SUCCESS_SCORE
 
 
 def read_step_records(path: str | os.PathLike[str]) -> Iterator[StepRecord]:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from trl_agent_envs.core import AgentEnv
+from trl_agent_envs.core import SUCCESS_SCORE, AgentEnv
 
 from .compat import Compat
 from .goals import Goal
@@ -25,8 +25,6 @@ search[keywords] - search the shop for products
 click[value] - click a button, a product id or an option shown on the page, for example click[next >]
 Choose the options that the instruction names (such as color or size), then click[buy now]. You can buy
 once."""
-
-SUCCESS = 1.0 - 1e-9
 
 
 class WebShopEnv(AgentEnv):
@@ -158,7 +156,7 @@ class WebShopEnv(AgentEnv):
         reward = session.reward
         info: dict[str, Any] = {
             "score": 0.0 if reward is None else reward.total,
-            "success": reward is not None and reward.total >= SUCCESS,
+            "success": reward is not None and reward.total >= SUCCESS_SCORE,
             "goal_id": session.goal.goal_id,
             "available_actions": {
                 "has_search_bar": session.page.kind == "index",
