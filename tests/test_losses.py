@@ -51,6 +51,39 @@ def test_bc_loss():
     assert bc_loss(torch.tensor([-0.5])).item() == 0.5
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+def test_smoothed_bc_loss_is_cross_entropy_with_smoothed_labels(smoothing):
+    generator = torch.Generator().manual_seed(0)
+    logits, targets = torch.randn(7, 11, generator=generator), torch.arange(7)
+    log_p = logits.log_softmax(-1)
+    soft = torch.full((7, 11), smoothing / 11)
+    soft[torch.arange(7), targets] += 1 - smoothing
+    ours = bc_loss(log_p[torch.arange(7), targets], log_p.mean(-1), smoothing)
+    torch.testing.assert_close(ours, -(soft * log_p).sum(-1))
+    torch.testing.assert_close(
+        ours,
+        torch.nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing),
+    )
+
+
+def test_bc_weights_by_hand_and_without_gradient():
+    logprobs = torch.tensor([0.5, 0.9, 1e-9]).log().requires_grad_()
+    loss = bc_loss(logprobs, weighting="p(1-p)")
+    weights = torch.tensor([0.25, 0.09, 1e-9])
+    torch.testing.assert_close(loss, -weights * logprobs)
+    loss.sum().backward()
+    torch.testing.assert_close(logprobs.grad, -weights)
+
+
+def test_bc_loss_refuses_what_it_cannot_do():
+    with pytest.raises(ValueError, match="mean_logprobs"):
+        bc_loss(torch.zeros(1), smoothing=0.1)
+    with pytest.raises(ValueError, match=r"\[0, 1\], got 1.5"):
+        bc_loss(torch.zeros(1), torch.zeros(1), 1.5)
+    with pytest.raises(ValueError, match="'p'"):
+        bc_loss(torch.zeros(1), weighting="p")
+
+
 def test_no_tokens_gives_zero_with_a_graph():
     source = torch.ones(3, requires_grad=True)
     empty, nothing = source[:0], torch.zeros(0)

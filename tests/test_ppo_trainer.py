@@ -1,6 +1,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,61 @@ def test_bc_on_offline_trajectories_learns_too(tmp_path):
     made.train()
     losses = [row["loss/bc_avg"] for row in read_metrics(tmp_path / "metrics.jsonl")]
     assert losses[-1] < losses[0] / 2
+
+
+def mixing(tmp_path, **kwargs):
+    chat = ChatFormat(tokenizer())
+    made = trainer(
+        tmp_path,
+        env_kwargs={"words": 1},
+        offline_trajectories=[demonstration(chat, word) for word in WORDS] * 4,
+        bc_coef=1.0,
+        kl_coef=0.0,
+        **kwargs,
+    )
+    return made, tmp_path / "metrics.jsonl"
+
+
+def test_offline_share_and_smoothing_follow_their_schedules(tmp_path):
+    made, file = mixing(
+        tmp_path,
+        episodes_per_update=6,
+        offline_share=0.5,
+        offline_share_end=0.0,
+        bc_label_smoothing=0.3,
+        bc_label_smoothing_end=0.1,
+        max_updates=3,
+    )
+    made.train()
+    rows = read_metrics(file)
+    # 6 of 12, then 0.25 of all = 2 beside 6, then none
+    assert [row["offline/share"] for row in rows] == [0.5, 0.25, 0.0]
+    assert [row["bc_label_smoothing"] for row in rows] == pytest.approx([0.3, 0.2, 0.1])
+    assert "offline/score" in rows[1]
+    assert "offline/score" not in rows[2]
+    # the smoothed loss is not the likelihood, and is reported apart from it
+    assert rows[0]["loss/bc_avg"] > rows[0]["loss/bc_nll_avg"]
+
+
+def test_smoothing_follows_success_also_after_a_resume(tmp_path):
+    options = {"save_strategy": "steps", "episodes_per_update": 8, "bc_label_smoothing_by": "success", "learning_rate": 1e-2}
+    made, file = mixing(tmp_path, max_updates=8, save_steps=4, **options)
+    made.train()
+    rows = read_metrics(file)
+    assert rows[0]["bc_label_smoothing"] == 0.1
+    for before, row in pairwise(rows):
+        assert row["bc_label_smoothing"] == pytest.approx(0.1 * (1 - before["env/success"]))
+    assert any(row["env/success"] > 0 for row in rows[:-1])
+    again, _ = mixing(tmp_path, max_updates=8, save_steps=4, **options)
+    again.train(resume_from_checkpoint=tmp_path / "checkpoint-4")
+    assert read_metrics(file)[4]["bc_label_smoothing"] == rows[4]["bc_label_smoothing"]
+
+
+def test_bc_tokens_may_be_weighed_by_their_probability(tmp_path):
+    made, file = mixing(tmp_path, bc_weighting="p(1-p)", bc_label_smoothing=0.0, max_updates=1)
+    made.train()
+    (row,) = read_metrics(file)
+    assert 0 < row["loss/bc_avg"] < row["loss/bc_nll_avg"] / 4  # p (1 - p) is at most 1/4
 
 
 # ------------------------------------------------------------------------------------- before the first step

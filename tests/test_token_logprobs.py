@@ -18,7 +18,7 @@ def _problem(seed=0, n=N):
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randn(n, H, generator=generator)
     targets = torch.randint(V, (n,), generator=generator)
-    weights = torch.randn(2, n, generator=generator)
+    weights = torch.randn(3, n, generator=generator)
     return hidden, targets, weights
 
 
@@ -39,17 +39,18 @@ def _dense(hidden, targets, head, scale, softcap, temperature):
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     log_p = torch.log_softmax(logits / temperature, dim=-1)
-    return log_p[torch.arange(len(targets)), targets], -(log_p.exp() * log_p).sum(-1)
+    picked = log_p[torch.arange(len(targets)), targets]
+    return picked, -(log_p.exp() * log_p).sum(-1), log_p.mean(-1)
 
 
 def _run(function, head, n=N):
     hidden, targets, weights = _problem(n=n)
     hidden.requires_grad_()
-    logprobs, entropy = function(hidden, targets, head)
-    # a non-linear use of both, so that the incoming gradients vary by token
-    (weights[0] * logprobs.exp() + weights[1] * entropy.square()).sum().backward()
+    logprobs, entropy, mean = function(hidden, targets, head)
+    # a non-linear use of all, so that the incoming gradients vary by token
+    (weights[0] * logprobs.exp() + weights[1] * entropy.square() + 0.1 * weights[2] * mean).sum().backward()
     bias = head.bias.grad if head.bias is not None else torch.zeros(V)
-    return [logprobs.detach(), entropy.detach(), hidden.grad, head.weight.grad, bias]
+    return [logprobs.detach(), entropy.detach(), mean.detach(), hidden.grad, head.weight.grad, bias]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -62,7 +63,9 @@ def test_chunked_equals_dense(monkeypatch, temperature, scale, softcap, bias, op
     monkeypatch.setattr(module, "DENSE_ELEMENTS", 0 if recompute else 2**23)
     transform = LogitTransform(scale, softcap, temperature)
     ours = _run(
-        lambda h, t, head: token_logprobs(h, t, head, transform=transform, chunk_size=chunk_size),
+        lambda h, t, head: token_logprobs(
+            h, t, head, transform=transform, chunk_size=chunk_size, with_mean=True
+        ),
         _head(bias, opaque),
     )
     dense = _run(lambda h, t, head: _dense(h, t, head, scale, softcap, temperature), _head(bias))
@@ -78,7 +81,7 @@ def test_gradcheck(monkeypatch, recompute):
     head = _head(bias=False)
 
     def value(h):
-        logprobs, entropy = token_logprobs(h, targets, head, transform=LogitTransform(temperature=0.6))
+        logprobs, entropy, _ = token_logprobs(h, targets, head, transform=LogitTransform(temperature=0.6))
         return (logprobs * torch.tensor([1.0, -2.0, 0.5, 3.0])).sum() + 2.0 * entropy.sum()
 
     hidden.requires_grad_()
@@ -90,16 +93,18 @@ def test_gradcheck(monkeypatch, recompute):
     assert (hidden.grad * direction).sum().item() == pytest.approx(numeric.item(), rel=2e-2, abs=2e-2)
 
 
-@pytest.mark.parametrize("which", ["logprobs", "entropy"])
-def test_either_output_alone(which):
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_one_output_alone(which):
     hidden, targets, _ = _problem()
     grads = []
     for function in (
-        lambda h, head: token_logprobs(h, targets, head, transform=LogitTransform(), chunk_size=7),
+        lambda h, head: token_logprobs(
+            h, targets, head, transform=LogitTransform(), chunk_size=7, with_mean=True
+        ),
         lambda h, head: _dense(h, targets, head, 1.0, None, 1.0),
     ):
         h = hidden.clone().requires_grad_()
-        function(h, _head(False))[which == "entropy"].sum().backward()
+        function(h, _head(False))[which].sum().backward()
         grads.append(h.grad)
     torch.testing.assert_close(*grads, atol=2e-6, rtol=1e-5)
 
@@ -108,7 +113,7 @@ def test_either_output_alone(which):
 def test_no_tokens(opaque):
     head = _head(True, opaque)
     hidden = torch.zeros(0, H, requires_grad=True)
-    logprobs, entropy = token_logprobs(
+    logprobs, entropy, _ = token_logprobs(
         hidden, torch.zeros(0, dtype=torch.long), head, transform=LogitTransform()
     )
     (logprobs.sum() + entropy.sum()).backward()
@@ -120,7 +125,7 @@ def test_no_tokens(opaque):
 def test_frozen_head_and_no_entropy():
     head = _head(True).requires_grad_(False)
     hidden, targets, _ = _problem()
-    logprobs, entropy = token_logprobs(
+    logprobs, entropy, _ = token_logprobs(
         hidden.requires_grad_(), targets, head, transform=LogitTransform(), with_entropy=False
     )
     assert entropy is None
@@ -133,10 +138,10 @@ def test_entropy_is_never_negative_and_ends_right():
     head = nn.Linear(V, V, bias=False)
     nn.init.eye_(head.weight)
     certain = 200.0 * torch.eye(V)
-    _, entropy = token_logprobs(certain, torch.arange(V), head, transform=LogitTransform())
+    _, entropy, _ = token_logprobs(certain, torch.arange(V), head, transform=LogitTransform())
     assert (entropy >= 0).all()
     assert entropy.max() < 1e-6
-    _, entropy = token_logprobs(torch.zeros(3, V), torch.arange(3), head, transform=LogitTransform())
+    _, entropy, _ = token_logprobs(torch.zeros(3, V), torch.arange(3), head, transform=LogitTransform())
     torch.testing.assert_close(entropy, torch.full((3,), float(torch.tensor(V).log())))
 
 
@@ -145,16 +150,16 @@ def test_entropy_is_never_negative_and_ends_right():
 def test_bf16_products_fp32_softmax(opaque, with_autocast):
     head = _head(False, opaque)
     hidden, targets, _ = _problem()
-    exact, _ = token_logprobs(hidden, targets, head, transform=LogitTransform())
+    exact, _, _ = token_logprobs(hidden, targets, head, transform=LogitTransform())
     if with_autocast:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            logprobs, entropy = token_logprobs(
+            logprobs, entropy, _ = token_logprobs(
                 hidden.requires_grad_(), targets, head, transform=LogitTransform()
             )
             logprobs.sum().backward()
     else:
         head, hidden = head.bfloat16(), hidden.bfloat16().requires_grad_()
-        logprobs, entropy = token_logprobs(hidden, targets, head, transform=LogitTransform())
+        logprobs, entropy, _ = token_logprobs(hidden, targets, head, transform=LogitTransform())
         logprobs.sum().backward()
     assert logprobs.dtype == entropy.dtype == torch.float32
     torch.testing.assert_close(logprobs, exact, atol=0.1, rtol=0.02)

@@ -6,7 +6,7 @@ that how a batch is split changes nothing. With N = 0 the sums are 0 and the gra
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,6 +73,40 @@ def value_loss(
     return 0.5 * error
 
 
-def bc_loss(new_logprobs: Tensor) -> Tensor:
-    """Behaviour cloning: the negative log-likelihood of demonstrated tokens, (N,) nats."""
-    return -new_logprobs
+BCWeighting = Literal["uniform", "p(1-p)"]
+
+
+def bc_loss(
+    new_logprobs: Tensor,
+    mean_logprobs: Tensor | None = None,
+    smoothing: float = 0.0,
+    weighting: BCWeighting = "uniform",
+) -> Tensor:
+    """Behaviour cloning: cross entropy with (1 - smoothing) one-hot + smoothing uniform over the vocabulary.
+
+    Args:
+        new_logprobs: (N,) nats, of the demonstrated tokens, with gradient.
+        mean_logprobs: (N,) nats, log p averaged over the vocabulary, with gradient; needed with smoothing.
+        smoothing: share of the uniform distribution, in [0, 1].
+        weighting: "p(1-p)" weighs a token by p (1 - p), p being its present probability: most where the policy
+            hesitates, little where it knows the token already or finds it absurd.
+
+    Returns:
+        (N,) nats.
+
+    Source: Szegedy et al. 2016 (arXiv:1512.00567), section 7; the weighting: Zhang et al. 2025 (CHORD,
+    arXiv:2508.11408), equation 6.
+    """
+    if not 0.0 <= smoothing <= 1.0:
+        raise ValueError(f"smoothing must be in [0, 1], got {smoothing}")
+    loss = -new_logprobs
+    if smoothing > 0.0:
+        if mean_logprobs is None:
+            raise ValueError("label smoothing needs mean_logprobs")
+        loss = (1.0 - smoothing) * loss - smoothing * mean_logprobs
+    if weighting == "uniform":
+        return loss
+    if weighting != "p(1-p)":
+        raise ValueError(f'weighting must be "uniform" or "p(1-p)", got {weighting!r}')
+    p = new_logprobs.detach().exp()
+    return p * (1.0 - p) * loss

@@ -30,7 +30,8 @@ VALUE_MODEL_FILE = "value_model.safetensors"
 
 class ActorCriticOutput(NamedTuple):
     """All fp32. logprobs: (N,) in nats of the temperature-scaled policy. entropy: (N,) in nats. values:
-    (N,), V before each action token. last_values: (E,), V after each episode's last token.
+    (N,), V before each action token. last_values: (E,), V after each episode's last token. mean_logprobs: (N,) in
+    nats, over the vocabulary.
 
     A tuple, because wrappers that shard or cast (DDP, FSDP, accelerate) look inside it for tensors.
     """
@@ -39,6 +40,7 @@ class ActorCriticOutput(NamedTuple):
     entropy: Tensor | None
     values: Tensor | None
     last_values: Tensor | None
+    mean_logprobs: Tensor | None = None
 
 
 class ActorCritic(nn.Module):
@@ -101,13 +103,14 @@ class ActorCritic(nn.Module):
         temperature: float = 1.0,
         with_entropy: bool = True,
         with_values: bool = True,
+        with_mean: bool = False,
     ) -> ActorCriticOutput:
         """Score the action tokens of a `MiniBatch` (see there for the shapes).
 
         Args:
             temperature: divides the logits, as at sampling; above 0.
-            with_entropy, with_values: what to compute; None is returned for the rest. Values are None
-                without a critic. `last_values` also needs `last_rows` and `last_cols`.
+            with_entropy, with_values, with_mean: what to compute beside the log-probabilities; None is returned
+                for the rest. Values are None without a critic. `last_values` also needs `last_rows` and `last_cols`.
         """
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0, got {temperature} (score greedy actions at 1)")
@@ -122,21 +125,22 @@ class ActorCritic(nn.Module):
             rows, cols = torch.cat([rows, last_rows]), torch.cat([cols, last_cols])
         inputs = (input_ids, attention_mask, position_ids)
         hidden = _gather(_hidden_states(_decoder(self.policy), *inputs), rows, cols)
-        logprobs, entropy = token_logprobs(
+        logprobs, entropy, mean = token_logprobs(
             hidden[:num_actions],
             input_ids[action_rows, action_cols],
             _causal_lm(self.policy).get_output_embeddings(),
             transform=LogitTransform(self._transform.scale, self._transform.softcap, temperature),
             chunk_size=self.chunk_size,
             with_entropy=with_entropy,
+            with_mean=with_mean,
         )
         if not with_values:
-            return ActorCriticOutput(logprobs, entropy, None, None)
+            return ActorCriticOutput(logprobs, entropy, None, None, mean)
         if self.value_model is not None:
             hidden = _gather(_hidden_states(_decoder(self.value_model), *inputs), rows, cols)
         values = self._values(hidden)
         return ActorCriticOutput(
-            logprobs, entropy, values[:num_actions], values[num_actions:] if with_last else None
+            logprobs, entropy, values[:num_actions], values[num_actions:] if with_last else None, mean
         )
 
     def _values(self, hidden: Tensor) -> Tensor:

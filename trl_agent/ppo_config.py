@@ -200,9 +200,30 @@ class AgentPPOConfig(PPOConfig):
         },
     )
     bc_coef: float = field(default=0.0, metadata={"help": "Weight of the BC loss on offline_trajectories."})
+    bc_label_smoothing: float = field(
+        default=0.1,
+        metadata={
+            "help": "BC term: share of the uniform distribution in its targets at the start, in [0, 1]."
+        },
+    )
+    bc_label_smoothing_end: float = field(
+        default=0.0, metadata={"help": "The same at the end, in [0, 1]; see bc_label_smoothing_by."}
+    )
+    bc_label_smoothing_by: Literal["progress", "success"] = field(
+        default="progress",
+        metadata={"help": "Whether the end is reached with the last update, or when every episode succeeds."},
+    )
+    bc_weighting: Literal["uniform", "p(1-p)"] = field(
+        default="uniform",
+        metadata={"help": "BC term: how a token counts; 'p(1-p)' = most where the policy hesitates (CHORD)."},
+    )
     offline_share: float = field(
         default=0.25,
         metadata={"help": "Share of an update's episodes taken from offline_trajectories, in (0, 1)."},
+    )
+    offline_share_end: float | None = field(
+        default=None,
+        metadata={"help": "The same at the last update, reached linearly, in [0, 1); None = constant."},
     )
 
     # Model
@@ -287,8 +308,9 @@ class AgentPPOConfig(PPOConfig):
         ):
             _check(self, name, _not_negative, "a number of at least 0")
         _check(self, "price_per_hour", lambda v: v is None or _not_negative(v), "None or at least 0")
-        for name in ("gamma", "lam"):
+        for name in ("gamma", "lam", "bc_label_smoothing", "bc_label_smoothing_end"):
             _check(self, name, lambda v: 0 <= v <= 1, "in [0, 1]")
+        _check(self, "offline_share_end", lambda v: v is None or 0 <= v < 1, "None or in [0, 1)")
         _check(self, "top_p", lambda v: 0 < v <= 1, "in (0, 1]")
         _check(self, "offline_share", lambda v: 0 < v < 1, "in (0, 1)")
         _check(self, "cliprange", lambda v: 0 < v < 1, "in (0, 1)")
@@ -307,6 +329,8 @@ class AgentPPOConfig(PPOConfig):
             "kl_control": ("fixed", "auto"),
             "critic": ("shared", "separate"),
             "loss_normalization": ("token", "episode"),
+            "bc_label_smoothing_by": ("progress", "success"),
+            "bc_weighting": ("uniform", "p(1-p)"),
         }
         for name, allowed in choices.items():
             _check(self, name, lambda v, allowed=allowed: v in allowed, f"one of {allowed}")

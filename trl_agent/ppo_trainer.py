@@ -148,6 +148,7 @@ class AgentPPOTrainer(PPOTrainer):
         self._pools: dict[str, EnvPool] = {}
         self._in_train = False
         self._tokens_trained = 0
+        self._last_success = 0.0
         if isinstance(model, PeftModel) and args.kl_coef > 0 and ref_model is None:
             freeze_adapter_copy(model)
         with precision_of(args):
@@ -220,6 +221,9 @@ class AgentPPOTrainer(PPOTrainer):
             chosen = self.select(trajectories)
             offline = [EpisodeTensors.from_trajectory(t) for t in chosen if t.source == "offline"]
             episodes, kls, last_values = self._score([t for t in chosen if t.source == "online"], sums)
+            if self.offline_trajectories:
+                sums.add("offline/share", len(offline), len(chosen))
+                sums.add("offline/score", sum(e.trajectory.score for e in offline), len(offline))
             rewards = [self.compute_rewards(e, kl) for e, kl in zip(episodes, kls, strict=True)]
             episodes = [replace(e, rewards=r) for e, r in zip(episodes, rewards, strict=True)]
             episodes = self.estimate_advantages(episodes, last_values)
@@ -369,13 +373,14 @@ class AgentPPOTrainer(PPOTrainer):
         """Return this micro batch's part of bc_coef times the BC loss on offline trajectories, and the
         metrics' (N,) tensors. Arguments as in `compute_loss`.
         """
-        output = self._forward(model, inputs, temperature=1.0)
+        smoothing = self.bc_label_smoothing
+        output = self._forward(model, inputs, temperature=1.0, with_mean=smoothing > 0)
         assert output.values is not None
-        per_token = bc_loss(output.logprobs)
+        per_token = bc_loss(output.logprobs, output.mean_logprobs, smoothing, self.args.bc_weighting)
         loss = (per_token * inputs.weights).sum() / _at_least_one(num_items_in_batch, inputs)
         # the critic's part is 0, but every parameter must take part in every backward pass under DDP
         loss = self.args.bc_coef * loss + 0.0 * output.values.sum()
-        return loss, {"loss/bc_avg": per_token.detach()}
+        return loss, {"loss/bc_avg": per_token.detach(), "loss/bc_nll_avg": -output.logprobs.detach()}
 
     # ---------------------------------------------------------------- one update's parts
 
@@ -468,6 +473,9 @@ class AgentPPOTrainer(PPOTrainer):
         metrics["lr"] = self.lr_scheduler.get_last_lr()[0]
         metrics["kl_coef"] = self.kl_controller.value
         metrics["cliprange_low"], metrics["cliprange_high"] = self.cliprange
+        if self.offline_trajectories:
+            metrics["bc_label_smoothing"] = self.bc_label_smoothing
+        self._last_success = metrics.get("env/success", 0.0)
         metrics["episode"] = ledger.episodes
         metrics["env_steps"] = ledger.env_steps
         metrics["tokens_generated"] = ledger.tokens_generated
@@ -572,6 +580,7 @@ class AgentPPOTrainer(PPOTrainer):
                 "update": self.state.global_step,
                 "seed": self.args.seed,
                 "kl_controller": self.kl_controller.state_dict(),
+                "last_success": self._last_success,
                 "ledger": self.ledger.state_dict(),
                 "reference": self._fingerprint(),
             },
@@ -589,6 +598,7 @@ class AgentPPOTrainer(PPOTrainer):
             rank=self.accelerator.process_index,
         )
         self.kl_controller.load_state_dict(agent_state["kl_controller"])
+        self._last_success = float(agent_state.get("last_success", 0.0))
         self.ledger.load_state_dict(agent_state["ledger"])
         self.state.global_step = saved.global_step
         self.state.episode = saved.episode
@@ -635,9 +645,20 @@ class AgentPPOTrainer(PPOTrainer):
         end = self.args.cliprange_end
         if end is None:
             return self.args.clip
-        progress = self.state.global_step / max(self.args.max_updates - 1, 1)
-        now = Schedule("linear", self.args.cliprange, end)(progress)
+        now = Schedule("linear", self.args.cliprange, end)(self.progress)
         return now, now
+
+    @property
+    def progress(self) -> float:
+        """How far the run is: 0 in the first update, 1 in the last."""
+        return float(self.state.global_step / max(self.args.max_updates - 1, 1))
+
+    @property
+    def bc_label_smoothing(self) -> float:
+        """Label smoothing of the current update's BC term."""
+        args = self.args
+        done = self.progress if args.bc_label_smoothing_by == "progress" else self._last_success
+        return Schedule("linear", args.bc_label_smoothing, args.bc_label_smoothing_end)(done)
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Put the actor-critic in the place of TRL's wrapper, and build what trains it. TRL calls this."""
@@ -731,15 +752,23 @@ class AgentPPOTrainer(PPOTrainer):
 
     def _draw_offline(self) -> list[Trajectory]:
         """This process's part of the offline trajectories of the update that is about to be made."""
-        pool, share = self.offline_trajectories, self.args.offline_share
+        pool, share, end = self.offline_trajectories, self.args.offline_share, self.args.offline_share_end
         if not pool:
             return []
-        num = min(len(pool), max(1, round(self.args.episodes_per_update * share / (1 - share))))
+        if end is not None:
+            share = Schedule("linear", share, end)(self.progress)
+        num = min(len(pool), max(share > 0, round(self.args.episodes_per_update * share / (1 - share))))
         drawn = permutation(len(pool), self.args.seed, self.state.global_step + 1, 2**31)[:num]
         return [replace(pool[drawn[i]], source="offline") for i in self._owned_of(num)]
 
     def _forward(
-        self, model: nn.Module, batch: MiniBatch, *, temperature: float | None = None, with_last: bool = False
+        self,
+        model: nn.Module,
+        batch: MiniBatch,
+        *,
+        temperature: float | None = None,
+        with_last: bool = False,
+        with_mean: bool = False,
     ) -> ActorCriticOutput:
         last = (batch.last_rows, batch.last_cols) if with_last else (None, None)
         return model(
@@ -751,6 +780,7 @@ class AgentPPOTrainer(PPOTrainer):
             *last,
             temperature=self.args.temperature if temperature is None else temperature,
             with_entropy=not with_last,
+            with_mean=with_mean,
         )
 
     def _idle_loss(self) -> Tensor:

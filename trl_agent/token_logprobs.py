@@ -1,4 +1,5 @@
-"""Log-probability and entropy of chosen tokens from hidden states, without keeping an (N, V) tensor.
+"""Log-probability of chosen tokens, and what else a loss asks of their distribution, from hidden states, without
+keeping an (N, V) tensor.
 
 The output layer is applied to `N` hidden states in chunks. Where the layer is a plain matrix, one autograd
 function does all of it: forward keeps `(N,)` statistics, backward computes each chunk's logits again and
@@ -10,7 +11,7 @@ keeps its logits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -51,6 +52,17 @@ class LogitTransform:
         return 1.0 - torch.tanh(logits.float() * (self.scale / self.softcap)).square_()
 
 
+class TokenScores(NamedTuple):
+    """All (N,) fp32, in nats; None where not asked for.
+
+    logprobs: log p of the targets. entropy: of p. mean_logprobs: the mean of log p over the vocabulary.
+    """
+
+    logprobs: Tensor
+    entropy: Tensor | None
+    mean_logprobs: Tensor | None
+
+
 def token_logprobs(
     hidden: Tensor,
     targets: Tensor,
@@ -59,8 +71,9 @@ def token_logprobs(
     transform: LogitTransform,
     chunk_size: int = 1024,
     with_entropy: bool = True,
-) -> tuple[Tensor, Tensor | None]:
-    """Return log p(targets) and the entropy of p, both (N,) fp32, in nats.
+    with_mean: bool = False,
+) -> TokenScores:
+    """Return log p(targets), the entropy of p, and the mean of log p over the vocabulary.
 
     Gradients flow to `hidden` and to the parameters of `head`. Products run in the autocast dtype if
     autocast is on; the softmax is fp32 always.
@@ -71,12 +84,12 @@ def token_logprobs(
         head: (N, H) -> (N, V) logits.
         transform: what follows the head.
         chunk_size: most rows whose logits exist at once.
-        with_entropy: compute the entropy; None is returned otherwise.
+        with_entropy, with_mean: compute the entropy, and the mean of log p.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
     if not _is_plain_linear(head):
-        return _through_module(hidden, targets, head, transform, chunk_size, with_entropy)
+        return _through_module(hidden, targets, head, transform, chunk_size, with_entropy, with_mean)
     assert isinstance(head, nn.Linear)
     if hidden.device.type == "cpu":
         chunk_size = min(chunk_size, max(64, CPU_CHUNK_ELEMENTS // head.weight.shape[0]))
@@ -84,10 +97,10 @@ def token_logprobs(
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
     with torch.autocast(hidden.device.type, enabled=False):
-        logprobs, entropy = _LinearLogprobs.apply(
-            hidden, head.weight, head.bias, targets, transform, chunk_size, with_entropy, dtype
+        scores = _LinearLogprobs.apply(
+            hidden, head.weight, head.bias, targets, transform, chunk_size, with_entropy, with_mean, dtype
         )
-    return logprobs, entropy
+    return TokenScores(*scores)
 
 
 def _is_plain_linear(head: nn.Module) -> bool:
@@ -103,9 +116,9 @@ def _is_plain_linear(head: nn.Module) -> bool:
 
 
 class _LinearLogprobs(torch.autograd.Function):
-    """(hidden, weight, bias) -> (logprobs, entropy); logits live one chunk at a time.
+    """(hidden, weight, bias) -> (logprobs, entropy, mean_logprobs); logits live one chunk at a time.
 
-    d logp_y / dz_j = [j = y] - p_j and dH / dz_j = -p_j (log p_j + H).
+    d logp_y / dz_j = [j = y] - p_j, dH / dz_j = -p_j (log p_j + H), and for the mean 1 / V - p_j.
     """
 
     @staticmethod
@@ -118,14 +131,16 @@ class _LinearLogprobs(torch.autograd.Function):
         transform: LogitTransform,
         chunk_size: int,
         with_entropy: bool,
+        with_mean: bool,
         dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         num_rows = hidden.shape[0]
         keep = num_rows * weight.shape[0] <= DENSE_ELEMENTS
         rows = max(1, num_rows) if keep else chunk_size
         h, w, b = _cast(dtype, hidden, weight, bias)
         logprobs = torch.empty(num_rows, device=hidden.device)
         entropy = torch.empty_like(logprobs) if with_entropy else None
+        mean = torch.empty_like(logprobs) if with_mean else None
         log_p: Tensor | None = None
         for start in range(0, num_rows, rows):
             span = slice(start, start + rows)
@@ -133,15 +148,17 @@ class _LinearLogprobs(torch.autograd.Function):
             logprobs[span] = log_p.gather(-1, targets[span].unsqueeze(-1)).squeeze(-1)
             if entropy is not None:
                 entropy[span] = _entropy(log_p)
+            if mean is not None:
+                mean[span] = log_p.mean(dim=-1)
         ctx.save_for_backward(hidden, weight, bias, targets, entropy, log_p if keep else None)
         ctx.transform, ctx.rows, ctx.dtype = transform, rows, dtype
         ctx.set_materialize_grads(False)
-        return logprobs, entropy
+        return logprobs, entropy, mean
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None
+        ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None, grad_mean: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, entropy, kept = ctx.saved_tensors
         transform: LogitTransform = ctx.transform
@@ -157,7 +174,8 @@ class _LinearLogprobs(torch.autograd.Function):
                 span = slice(start, start + ctx.rows)
                 log_p = kept.clone() if kept is not None else _log_p(h[span], w, b, transform)
                 of_entropy = None if grad_entropy is None else (grad_entropy[span], entropy[span])
-                grad = _grad_z(log_p, targets[span], grad_logprobs[span], of_entropy)
+                of_mean = None if grad_mean is None else grad_mean[span]
+                grad = _grad_z(log_p, targets[span], grad_logprobs[span], of_entropy, of_mean)
                 del log_p
                 if transform.softcap is not None:
                     grad.mul_(transform.softcap_slope(F.linear(h[span], w, b)))
@@ -169,7 +187,7 @@ class _LinearLogprobs(torch.autograd.Function):
                     grad_hidden[span] = grad @ w
                 if grad_weight is not None:
                     _accumulate(grad_weight, grad.t(), h[span])
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None
 
 
 def _cast(
@@ -189,16 +207,24 @@ def _entropy(log_p: Tensor) -> Tensor:
 
 
 def _grad_z(
-    log_p: Tensor, targets: Tensor, grad_logprobs: Tensor, of_entropy: tuple[Tensor, Tensor] | None
+    log_p: Tensor,
+    targets: Tensor,
+    grad_logprobs: Tensor,
+    of_entropy: tuple[Tensor, Tensor] | None,
+    grad_mean: Tensor | None,
 ) -> Tensor:
     """Gradient of z, (C, V). `of_entropy` is (gradient of the entropy, entropy). Overwrites `log_p`."""
     grad_logprobs = grad_logprobs.unsqueeze(-1)
+    # both log p of the target and the mean pull every p_j down
+    down = grad_logprobs if grad_mean is None else grad_logprobs + grad_mean.unsqueeze(-1)
     result = log_p.exp()
     if of_entropy is None:
-        result.mul_(-grad_logprobs)
+        result.mul_(-down)
     else:
         grad_entropy, entropy = (item.unsqueeze(-1) for item in of_entropy)
-        result.mul_(log_p.add_(entropy).mul_(-grad_entropy).sub_(grad_logprobs))
+        result.mul_(log_p.add_(entropy).mul_(-grad_entropy).sub_(down))
+    if grad_mean is not None:
+        result.add_(grad_mean.unsqueeze(-1) / result.shape[-1])
     return result.scatter_add_(-1, targets.unsqueeze(-1), grad_logprobs)
 
 
@@ -217,14 +243,15 @@ def _through_module(
     transform: LogitTransform,
     chunk_size: int,
     with_entropy: bool,
-) -> tuple[Tensor, Tensor | None]:
+    with_mean: bool,
+) -> TokenScores:
     """Call `head` chunk by chunk; recompute each chunk in backward."""
 
-    def run(h: Tensor, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+    def run(h: Tensor, ids: Tensor) -> TokenScores:
         log_p = transform(head(h)).log_softmax(dim=-1)
         picked = log_p.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
         entropy = -(log_p.exp() * log_p).sum(dim=-1).clamp(max=0.0) if with_entropy else None
-        return picked, entropy
+        return TokenScores(picked, entropy, log_p.mean(dim=-1) if with_mean else None)
 
     if hidden.shape[0] <= chunk_size and not torch.is_grad_enabled():
         return run(hidden, targets)
@@ -232,5 +259,5 @@ def _through_module(
         checkpoint(run, h, ids, use_reentrant=False)
         for h, ids in zip(torch.split(hidden, chunk_size), torch.split(targets, chunk_size), strict=True)
     ]
-    logprobs = torch.cat([part[0] for part in parts])
-    return logprobs, torch.cat([part[1] for part in parts]) if with_entropy else None
+    wanted = (True, with_entropy, with_mean)
+    return TokenScores(*(torch.cat(column) if want else None for column, want in zip(zip(*parts), wanted)))
