@@ -82,10 +82,7 @@ class SearchIndex:
         scores = np.zeros(-(-postings.num_docs // _BLOCK) * _BLOCK, np.float32)
         for term in terms:
             start, end = postings.offsets[term : term + 2].tolist()
-            if end - start == postings.num_docs:  # every document has the term
-                scores[: end - start] += postings.scores[start:end]
-            else:
-                scores[postings.docs[start:end]] += postings.scores[start:end]
+            np.add.at(scores, postings.docs[start:end], postings.scores[start:end])
         return scores
 
 
