@@ -14,7 +14,7 @@ OnRead = Callable[[int], None]
 
 _CHUNK = 1 << 20
 _LONGEST_CUT = 16
-"""A literal or escape that the end of a chunk cuts off fails at most this many characters before the end."""
+"""Where a chunk ends in a literal, a number or an escape, the decoder stops at most so many characters before."""
 
 _DECODER = json.JSONDecoder()
 
@@ -142,7 +142,7 @@ class _Window:
                 if self._ended or not cut:
                     raise
             else:
-                if end < len(self.text) or self._ended:  # else a number may go on
+                if end <= len(self.text) - _LONGEST_CUT or self._ended:  # else a number may go on
                     self.at = end
                     return value
             self._more()

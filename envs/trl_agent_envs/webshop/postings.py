@@ -102,7 +102,9 @@ class PostingsBuilder:
     def _norm_inverse(self) -> NDArray[np.float32]:
         lengths = np.asarray([stored_length(length) for length in self._lengths], dtype=np.float32)
         one, k1, b = np.float32(1), np.float32(K1), np.float32(B)
-        inverse: NDArray[np.float32] = one / (k1 * ((one - b) + b * lengths / np.float32(self.mean_length)))
+        inverse: NDArray[np.float32] = one / (
+            k1 * ((one - b) + b * lengths / np.float32(self.mean_length or 1))
+        )
         return inverse
 
 
