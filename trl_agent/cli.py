@@ -87,12 +87,12 @@ def _show_help(parser: argparse.ArgumentParser) -> int:
 
 
 def _webshop_splits(arguments: argparse.Namespace) -> int:
-    from trl_agent_envs.webshop import CatalogError, Shop, splits
+    from trl_agent_envs.webshop import Shop, splits
 
     try:
         shop = Shop.load(arguments.data_dir)
         goals = shop.goals(arguments.goals)
-    except (CatalogError, OSError) as error:
+    except (ValueError, OSError) as error:
         print(f"trl-agent webshop splits: {error}", file=sys.stderr)
         return 1
     ids = splits(arguments.goals, shop)
@@ -100,8 +100,9 @@ def _webshop_splits(arguments: argparse.Namespace) -> int:
         print(json.dumps(ids))
         return 0
     print(f"{'split':<8}{'goals':>8}{'products':>10}")
+    products = goals.table.position_of_each()
     for split, members in ids.items():
-        print(f"{split:<8}{len(members):>8}{len({goals[goal_id].asin for goal_id in members}):>10}")
+        print(f"{split:<8}{len(members):>8}{len(set(products[members].tolist())):>10}")
     return 0
 
 

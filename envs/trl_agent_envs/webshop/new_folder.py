@@ -48,7 +48,8 @@ def new_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
                 _refuse_existing(target)
                 raise error
     finally:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -66,15 +67,16 @@ def remove_leftovers(target: Path) -> None:
                 os.close(descriptor)
 
 
-def _locked_folder(target: Path) -> tuple[Path, int]:
+def _locked_folder(target: Path) -> tuple[Path, int | None]:
     """Make a folder and hold a lock on it, which ends with the process however it ends."""
     while True:
         folder = target.parent / f".{target.name}{_MARK}{os.getpid()}-{secrets.token_hex(4)}"
         folder.mkdir()
-        descriptor = os.open(folder, os.O_RDONLY)
         if fcntl is None:
-            return folder, descriptor
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+            return folder, None
+        descriptor = os.open(folder, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # a file system without locks: nobody else gets one either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         if folder.exists():  # else a cleaner was quicker than the lock
             return folder, descriptor
         os.close(descriptor)

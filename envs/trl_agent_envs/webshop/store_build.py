@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from array import array
 from collections.abc import Callable
@@ -56,14 +57,24 @@ def build_store(
             raise StoreError(f"{out}: exists and is not a built catalogue; name another folder")
         if not overwrite:
             raise StoreError(f"{out}: exists already; pass --overwrite (overwrite=True) or another folder")
-    with new_folder(out, replace=overwrite) as folder:
-        _Build(folder, price_seed).run(opened, progress or _no_progress)
+    try:
+        with new_folder(out, replace=overwrite) as folder:
+            _Build(folder, price_seed).run(opened, progress or _no_progress)
+    except FileExistsError as error:
+        raise StoreError(f"{error}: another process has built it meanwhile") from error
     return out
 
 
 def fill_store(folder: Path, source: str | Path | RawCatalog, price_seed: int = 0) -> None:
     """Build the store of a source in an empty folder. Killed in the middle, it leaves no manifest."""
     _Build(folder, price_seed).run(open_source(source), _no_progress)
+
+
+def _reserve(file: Path) -> None:
+    """Take a mapped file's room on the disk now: a full disk is then an error, and not the end of the process."""
+    if hasattr(os, "posix_fallocate"):
+        with file.open("r+b") as stream:
+            os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
 
 
 def _no_progress(phase: str, done: int, total: int) -> None:
@@ -152,10 +163,10 @@ class _Build:
         with ExitStack() as opened:
 
             def allocate(name: str, dtype: Any, length: int) -> NDArray[Any]:
-                made = np.lib.format.open_memmap(
-                    self._folder / f"postings_{name}.npy", "w+", dtype, (length,)
-                )
+                file = self._folder / f"postings_{name}.npy"
+                made = np.lib.format.open_memmap(file, "w+", dtype, (length,))
                 opened.callback(made.flush)
+                _reserve(file)
                 return made
 
             terms, postings = self._postings.build(self._order, allocate)
