@@ -38,9 +38,7 @@ def test_help_does_not_import_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "command", [["webshop"], ["webshop", "splits"], ["webshop", "index"], ["webshop", "generate"]]
-)
+@pytest.mark.parametrize("command", [["webshop"], ["webshop", "splits"]])
 def test_every_sub_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])
@@ -65,38 +63,3 @@ def test_webshop_splits_lists_and_counts_the_same_goals(capsys: pytest.CaptureFi
 def test_webshop_splits_names_a_missing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["webshop", "splits", "--data_dir", str(tmp_path / "nowhere")]) == 1
     assert "nowhere" in capsys.readouterr().err
-
-
-def test_webshop_generate_then_index_then_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, out = str(tmp_path / "data"), str(tmp_path / "built")
-    assert main(["webshop", "generate", "--num_products", "60", "--out", data]) == 0
-    assert capsys.readouterr().out == f"{data}: 60 products in 3 files\n"
-    assert main(["webshop", "index", data, "--out", out]) == 0
-    assert capsys.readouterr().out.startswith(f"{out}: 60 products, ")
-    assert main(["webshop", "splits", "--data_dir", out, "--json"]) == 0
-    ids = capsys.readouterr().out
-    assert main(["webshop", "splits", "--data_dir", data, "--json"]) == 0
-    assert capsys.readouterr().out == ids
-    assert main(["webshop", "index", "synthetic:20", "--out", out]) == 1
-    assert "pass --overwrite" in capsys.readouterr().err
-    assert main(["webshop", "index", "synthetic:20", "--out", out, "--overwrite", "--price_seed", "2"]) == 0
-    assert ": 20 products, " in capsys.readouterr().out
-    assert main(["webshop", "splits", "--data_dir", out]) == 1
-    assert "price_seed 2" in capsys.readouterr().err
-
-
-def test_webshop_index_and_generate_name_what_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrong = {
-        "nowhere": ["index", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")],
-        "synthetic:N needs a number": ["index", "synthetic:many", "--out", str(tmp_path / "out")],
-        "num_products must be in": ["generate", "--num_products", "0", "--out", str(tmp_path / "out")],
-        "exists already": ["generate", "--num_products", "3", "--out", str(Path(__file__).parent)],
-    }
-    for message, command in wrong.items():
-        assert main(["webshop", *command]) == 1
-        said = capsys.readouterr().err
-        assert message in said
-        assert f"trl-agent webshop {command[0]}: " in said
-    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .catalog import Catalog, Product
-from .goal_table import GoalTable, TableBuilder
+from .goal_table import ORDER_SEED, GoalTable, TableBuilder
+
+__all__ = [
+    "GOAL_SETS",
+    "NO_PRICE_LIMIT",
+    "ORDER_SEED",
+    "Goal",
+    "GoalSet",
+    "Goals",
+    "build_goals",
+    "check_goal_set",
+    "draw_limits",
+    "draw_price",
+    "draw_prices",
+    "no_goals",
+]
 
 GoalSet = Literal["synthetic", "human"]
 GOAL_SETS: tuple[GoalSet, ...] = ("synthetic", "human")

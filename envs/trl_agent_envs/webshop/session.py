@@ -123,7 +123,7 @@ class Session:
             found = self.shop.find(keywords)
         except SpecialSearchError as error:
             raise ActionError(str(error)) from None
-        shown = tuple(found[(number - 1) * PRODUCTS_PER_PAGE : number * PRODUCTS_PER_PAGE])
+        shown = found[(number - 1) * PRODUCTS_PER_PAGE : number * PRODUCTS_PER_PAGE]
         self.page = Page("results", products=shown, number=number, total=len(found))
         self.url = f"{ADDRESS}/search_results/{self.goal.goal_id}/{'+'.join(keywords)}/{number}"
 

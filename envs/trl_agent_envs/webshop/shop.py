@@ -166,7 +166,7 @@ class Shop:
             exact_option_matches=self.compat.exact_option_matches,
         )
 
-    def find(self, keywords: Sequence[str]) -> Sequence[Product]:
+    def find(self, keywords: Sequence[str]) -> Listing | tuple[Product, ...]:
         """Return what a search for these words lists.
 
         A first word `<r>`, `<a>`, `<c>` or `<q>` lists products at random, or by attribute, department, or
@@ -184,7 +184,7 @@ class Shop:
         places = array("i", [place for place, _ in self.index.search(text, MAX_RESULTS)])
         return Listing(self.catalog.products, places)
 
-    def _special(self, keywords: Sequence[str]) -> Sequence[Product]:
+    def _special(self, keywords: Sequence[str]) -> Listing | tuple[Product, ...]:
         catalog, rest = self.catalog, " ".join(keywords[1:]).strip()
         if keywords[0] == "<r>":
             # the same words list the same products, so that an episode repeats and paging makes sense
