@@ -46,6 +46,11 @@ class GoalTable:
         found[self.members] = np.repeat(self.group_positions, np.diff(self.group_starts))
         return found
 
+    def weight_of_each(self) -> NDArray[np.float64]:
+        """Return the sampling weight of each goal, by goal id."""
+        by_draft: NDArray[np.float64] = np.repeat(self.weights, np.diff(self.starts))
+        return by_draft[self.order]
+
 
 class TableBuilder:
     """Takes a catalogue's products in their order and makes the table of one set."""

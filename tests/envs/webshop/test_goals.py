@@ -76,6 +76,9 @@ def test_goals_are_a_sequence(strict: Shop) -> None:
     assert goals[2:8:3] == [everything[2], everything[5]]
     assert goals == everything
     assert goals != everything[:-1]
+    assert goals.table.weight_of_each().tolist() == [goal.weight for goal in everything]
+    places = goals.table.position_of_each().tolist()
+    assert [strict.catalog.products[place].asin for place in places] == [goal.asin for goal in everything]
     assert goals != "goals"
     for wrong in (10, -11):
         with pytest.raises(IndexError, match=f"no synthetic goal {wrong}; there are 10"):
