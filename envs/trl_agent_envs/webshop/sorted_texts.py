@@ -16,7 +16,7 @@ class SortedTexts:
         offsets: where each begins, and where the last ends; ``[n + 1]``.
     """
 
-    def __init__(self, block: bytes, offsets: NDArray[np.int64]) -> None:
+    def __init__(self, block: bytes | memoryview, offsets: NDArray[np.int64]) -> None:
         self._block, self._offsets = block, offsets
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class SortedTexts:
         while low < high:
             middle = (low + high) // 2
             start, end = self._offsets[middle : middle + 2].tolist()
-            found = self._block[start:end]
+            found = bytes(self._block[start:end])
             if found == wanted:
                 return middle
             # UTF-8 keeps the order of the code points

@@ -17,15 +17,7 @@ from .product import HumanInstruction, Product
 from .product_text import read_product_text
 from .search import SearchIndex
 from .sorted_texts import SortedTexts
-from .store_format import (
-    StoreError,
-    label_key,
-    read_array,
-    read_block,
-    read_manifest,
-    read_table,
-    read_texts,
-)
+from .store_format import StoreError, StoreReader, label_key
 
 _CACHED_PRODUCTS = 4096
 
@@ -44,36 +36,37 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        facts = read_manifest(folder)
+        sections = StoreReader(folder)
+        facts = sections.facts
         try:
             self.price_seed = int(facts["price_seed"])
             goal_sets = [goal_set for goal_set in GOAL_SETS if goal_set in facts["goal_sets"]]
             mean_length, source = float(facts["mean_length"]), str(facts["source"])
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"{folder}: its manifest is damaged ({error!r}); build it again") from error
-        order = read_array(folder, "order")
-        products = _StoredProducts(read_block(folder, "products"), read_array(folder, "products_offsets"))
-        by_asin = _ByAsin(read_texts(folder, "asins"), order, products)
+        order = sections.array("order")
+        products = _StoredProducts(sections.block("products"), sections.array("products_offsets"))
+        by_asin = _ByAsin(sections.texts("asins"), order, products)
         self.catalog = Catalog(
             products,
-            _StoredHuman(products, by_asin, read_array(folder, "human")),
+            _StoredHuman(products, by_asin, sections.array("human")),
             source,
             by_asin=by_asin,
-            labelled=_labels(folder),
-            split_codes=read_array(folder, "splits"),
+            labelled=_labels(sections),
+            split_codes=sections.array("splits"),
         )
         postings = Postings(
-            len(order), *(read_array(folder, f"postings_{name}") for name in ("offsets", "docs", "scores"))
+            len(order), *(sections.array(f"postings_{name}") for name in ("offsets", "docs", "scores"))
         )
-        self.index = SearchIndex.opened(read_texts(folder, "terms"), postings, order, mean_length)
-        self.prices: Mapping[str, float] = _StoredPrices(by_asin, read_array(folder, "prices"))
-        self.tables = {goal_set: read_table(folder, goal_set) for goal_set in goal_sets}
+        self.index = SearchIndex.opened(sections.texts("terms"), postings, order, mean_length)
+        self.prices: Mapping[str, float] = _StoredPrices(by_asin, sections.array("prices"))
+        self.tables = {goal_set: sections.table(goal_set) for goal_set in goal_sets}
 
 
 class _StoredProducts(Sequence[Product]):
     """Products by place. The last ones looked at are kept."""
 
-    def __init__(self, block: bytes, offsets: NDArray[np.int64]) -> None:
+    def __init__(self, block: memoryview, offsets: NDArray[np.int64]) -> None:
         self._block, self._offsets = block, offsets
         self.row = lru_cache(maxsize=_CACHED_PRODUCTS)(self._row)
 
@@ -162,9 +155,9 @@ class _StoredPrices(Mapping[str, float]):
         return len(self._prices)
 
 
-def _labels(folder: Path) -> Callable[[Label, str], Sequence[int]]:
-    labels = read_texts(folder, "labels")
-    starts, positions = (read_array(folder, f"labels_{name}") for name in ("starts", "positions"))
+def _labels(sections: StoreReader) -> Callable[[Label, str], Sequence[int]]:
+    labels = sections.texts("labels")
+    starts, positions = (sections.array(f"labels_{name}") for name in ("starts", "positions"))
 
     def labelled(label: Label, value: str) -> Sequence[int]:
         number = labels.find(label_key(label, value))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 from array import array
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .goal_table import TableBuilder
 from .goals import GOAL_SETS, draw_limits, draw_price
@@ -22,9 +18,9 @@ from .product import HumanInstruction, Product
 from .product_splits import SplitDrafts
 from .product_text import product_text
 from .raw import RawCatalog
-from .sorted_texts import encode, offsets_of, packed
+from .sorted_texts import encode, offsets_of
 from .sources import Source, open_source
-from .store_format import StoreError, is_store, label_key, write_manifest
+from .store_format import StoreError, StoreWriter, is_store, label_key
 
 Progress = Callable[[str, int, int], None]
 """Called with what is done at the moment, how far it is, and how far it has to go."""
@@ -58,8 +54,8 @@ def build_store(
         if not overwrite:
             raise StoreError(f"{out}: exists already; pass --overwrite (overwrite=True) or another folder")
     try:
-        with new_folder(out, replace=overwrite) as folder:
-            _Build(folder, price_seed).run(opened, progress or _no_progress)
+        with new_folder(out, replace=overwrite) as folder, StoreWriter(folder) as writer:
+            _Build(writer, price_seed).run(opened, progress or _no_progress)
     except FileExistsError as error:
         raise StoreError(f"{error}: another process has built it meanwhile") from error
     return out
@@ -67,14 +63,8 @@ def build_store(
 
 def fill_store(folder: Path, source: str | Path | RawCatalog, price_seed: int = 0) -> None:
     """Build the store of a source in an empty folder. Killed in the middle, it leaves no manifest."""
-    _Build(folder, price_seed).run(open_source(source), _no_progress)
-
-
-def _reserve(file: Path) -> None:
-    """Take a mapped file's room on the disk now: a full disk is then an error, and not the end of the process."""
-    if hasattr(os, "posix_fallocate"):
-        with file.open("r+b") as stream:
-            os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
+    with StoreWriter(folder) as writer:
+        _Build(writer, price_seed).run(open_source(source), _no_progress)
 
 
 def _no_progress(phase: str, done: int, total: int) -> None:
@@ -84,8 +74,8 @@ def _no_progress(phase: str, done: int, total: int) -> None:
 class _Build:
     """One build. All products pass once; what is kept of them is small."""
 
-    def __init__(self, folder: Path, price_seed: int) -> None:
-        self._folder, self._price_seed = folder, price_seed
+    def __init__(self, writer: StoreWriter, price_seed: int) -> None:
+        self._writer, self._price_seed = writer, price_seed
         self._rng = random.Random(price_seed)
         self._asins: list[str] = []
         self._prices = array("d")
@@ -98,14 +88,13 @@ class _Build:
         self._label_ids, self._label_sizes = array("i"), array("i")
 
     def run(self, source: Source, progress: Progress) -> None:
-        with (self._folder / "products.bin").open("wb") as block:
-
-            def on_read(done: int) -> None:
-                progress("products", done, source.size)
-
-            for position, (product, wishes) in enumerate(source.products(on_read)):
-                self._add(position, product, wishes or (), block)
-            progress("products", source.size, source.size)
+        write = self._writer.add_lines("products")
+        products = source.products(lambda done: progress("products", done, source.size))
+        for position, (product, wishes) in enumerate(products):
+            self._sizes.append(write(encode(product_text(product, wishes or ()))))
+            self._add(position, product, wishes or ())
+        self._writer.end_lines("products")
+        progress("products", source.size, source.size)
         steps = (self._write_products, self._write_index, self._write_labels, self._write_goals)
         for number, step in enumerate(steps):
             progress("index", number, len(steps))
@@ -117,12 +106,11 @@ class _Build:
             "mean_length": self._postings.mean_length,
             "goal_sets": self._found_sets,
         }
-        write_manifest(self._folder, facts)
+        self._writer.finish(facts)
         progress("index", len(steps), len(steps))
 
-    def _add(self, position: int, product: Product, wishes: tuple[HumanInstruction, ...], block: Any) -> None:
+    def _add(self, position: int, product: Product, wishes: tuple[HumanInstruction, ...]) -> None:
         self._asins.append(product.asin)
-        self._sizes.append(block.write(encode(product_text(product, wishes))))
         self._prices.append(draw_price(product, self._rng))
         self._postings.add(product.search_text)
         self._splits.add(product.asin, product.title)
@@ -142,36 +130,21 @@ class _Build:
         self._label_ids.extend(own)
         self._label_sizes.append(len(own))
 
-    def _save(self, name: str, values: NDArray[Any]) -> None:
-        np.save(self._folder / f"{name}.npy", values, allow_pickle=False)
-
-    def _save_texts(self, name: str, texts: list[str]) -> None:
-        block, offsets = packed(texts)
-        (self._folder / f"{name}.bin").write_bytes(block)
-        self._save(f"{name}_offsets", offsets)
-
     def _write_products(self) -> None:
-        self._save("products_offsets", offsets_of(np.asarray(self._sizes)))
-        self._save("prices", np.asarray(self._prices))
-        self._save("splits", self._splits.codes())
-        self._save("human", np.asarray(self._with_human))
+        self._writer.add("products_offsets", offsets_of(np.asarray(self._sizes)))
+        self._writer.add("prices", np.asarray(self._prices))
+        self._writer.add("splits", self._splits.codes())
+        self._writer.add("human", np.asarray(self._with_human))
         self._order = np.asarray(sorted(range(len(self._asins)), key=self._asins.__getitem__))
-        self._save_texts("asins", [self._asins[place] for place in self._order.tolist()])
-        self._save("order", self._order.astype(np.int32))
+        self._writer.add_texts("asins", [self._asins[place] for place in self._order.tolist()])
+        self._writer.add("order", self._order.astype(np.int32))
 
     def _write_index(self) -> None:
-        with ExitStack() as opened:
-
-            def allocate(name: str, dtype: Any, length: int) -> NDArray[Any]:
-                file = self._folder / f"postings_{name}.npy"
-                made = np.lib.format.open_memmap(file, "w+", dtype, (length,))
-                opened.callback(made.flush)
-                _reserve(file)
-                return made
-
-            terms, postings = self._postings.build(self._order, allocate)
-        self._save("postings_offsets", postings.offsets)
-        self._save_texts("terms", terms)
+        terms, postings = self._postings.build(
+            self._order, lambda name, dtype, length: self._writer.reserve(f"postings_{name}", dtype, length)
+        )
+        self._writer.add("postings_offsets", postings.offsets)
+        self._writer.add_texts("terms", terms)
 
     def _write_labels(self) -> None:
         labels = sorted(self._labels)
@@ -179,9 +152,9 @@ class _Build:
         rank[[self._labels[label] for label in labels]] = np.arange(len(labels), dtype=np.int32)
         ids = rank[np.asarray(self._label_ids)]
         owners = np.repeat(np.arange(len(self._asins), dtype=np.int32), np.asarray(self._label_sizes))
-        self._save("labels_positions", owners[np.argsort(ids, kind="stable")])
-        self._save("labels_starts", offsets_of(np.bincount(ids, minlength=len(labels))))
-        self._save_texts("labels", labels)
+        self._writer.add("labels_positions", owners[np.argsort(ids, kind="stable")])
+        self._writer.add("labels_starts", offsets_of(np.bincount(ids, minlength=len(labels))))
+        self._writer.add_texts("labels", labels)
 
     def _write_goals(self) -> None:
         after_prices = self._rng.getstate()
@@ -193,4 +166,4 @@ class _Build:
             if table is not None:
                 self._found_sets.append(goal_set)
                 for field in fields(table):
-                    self._save(f"goals_{goal_set}_{field.name}", getattr(table, field.name))
+                    self._writer.add(f"goals_{goal_set}_{field.name}", getattr(table, field.name))

@@ -168,10 +168,19 @@ def test_large_arrays_are_mapped_not_read(tmp_path: Path) -> None:
     postings = store.index._postings
     for array in (postings.docs, postings.scores, postings.offsets, table.order, table.members):
         base: Any = array
-        while isinstance(base, np.ndarray):
-            base = base.base
+        while isinstance(base, np.ndarray | memoryview):
+            base = base.base if isinstance(base, np.ndarray) else base.obj
         assert isinstance(base, mmap.mmap)
-    assert isinstance(store.catalog.products._block, mmap.mmap)  # type: ignore[attr-defined]
+    assert isinstance(store.catalog.products._block.obj, np.ndarray)  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
+def test_an_open_store_costs_one_file_descriptor(tmp_path: Path) -> None:
+    """Every map keeps one; a process that opens many catalogues would run out of them."""
+    folder = build_store(generate(50), tmp_path / "built")
+    before = len(os.listdir("/proc/self/fd"))
+    kept = [Store(folder) for _ in range(5)]
+    assert len(os.listdir("/proc/self/fd")) - before == len(kept)
 
 
 def test_many_products_are_split_by_the_words_of_their_titles(
@@ -238,10 +247,15 @@ def test_every_truncated_or_missing_file_is_named(tmp_path: Path, built: Path) -
         shutil.rmtree(copy)
 
 
-def test_an_array_that_is_none_is_named(built: Path) -> None:
-    file = built / "prices.npy"
-    file.write_bytes(b"x" * file.stat().st_size)
-    with pytest.raises(StoreError, match=r"prices.npy: cannot be read .* build it again"):
+@pytest.mark.parametrize(
+    "section",
+    [None, {}, {"type": "<i8", "offset": 0, "length": 10**9}, {"type": "O", "offset": 0, "length": 1}],
+)
+def test_a_section_that_is_none_is_refused(built: Path, section: Any) -> None:
+    facts = json.loads((built / MANIFEST).read_text())
+    facts["sections"]["prices"] = section
+    (built / MANIFEST).write_text(json.dumps(facts))
+    with pytest.raises(StoreError, match=r"webshop_store.json: is damaged .* build it again"):
         Shop.load(built)
 
 

@@ -29,7 +29,7 @@ def test_a_killed_build_leaves_nothing_that_loads(tmp_path: Path) -> None:
     builder = subprocess.Popen([sys.executable, "-c", _BUILD, str(out)])
     try:
         deadline = time.monotonic() + 60
-        while not any(file.stat().st_size > 100_000 for file in tmp_path.glob(".built.*/products.bin")):
+        while not any(file.stat().st_size > 100_000 for file in tmp_path.glob(".built.*/data.bin")):
             assert builder.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -11,7 +11,7 @@ import pytest
 
 from trl_agent_envs.webshop import CatalogError, Shop, shop
 from trl_agent_envs.webshop.store_cache import cache_folder, cached_store
-from trl_agent_envs.webshop.store_format import MANIFEST
+from trl_agent_envs.webshop.store_format import DATA, MANIFEST
 from trl_agent_envs.webshop.synthetic_files import write_files
 
 
@@ -99,9 +99,9 @@ def test_old_entries_of_a_source_go(cache: Path, data: Path) -> None:
 def test_a_damaged_entry_is_replaced(cache: Path, data: Path) -> None:
     load(data)
     (entry,) = entries(cache)
-    (cache / entry / "prices.npy").write_bytes(b"")
+    (cache / entry / DATA).write_bytes(b"")
     assert is_cached(load(data))
-    assert (cache / entry / "prices.npy").stat().st_size > 100
+    assert (cache / entry / DATA).stat().st_size > 100
     (cache / entry / MANIFEST).unlink()
     assert is_cached(load(data))
     assert (cache / entry / MANIFEST).exists()
