@@ -74,7 +74,10 @@ def _locked_folder(target: Path) -> tuple[Path, int | None]:
         folder.mkdir()
         if fcntl is None:
             return folder, None
-        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # a cleaner was quicker
+            continue
         with contextlib.suppress(OSError):  # a file system without locks: nobody else gets one either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if folder.exists():  # else a cleaner was quicker than the lock

@@ -16,7 +16,7 @@ from pathlib import Path
 from .new_folder import new_folder
 from .raw import RawCatalog
 from .store import Store
-from .store_format import VERSION, StoreError, is_store
+from .store_format import VERSION, StoreError
 
 VARIABLE = "TRL_AGENT_CACHE"
 
@@ -48,7 +48,7 @@ def cache_folder() -> Path | None:
 
 
 def cached_store(name: str, state: object, source: str | Path | RawCatalog | None) -> Store | None:
-    """Return the store of a source, built now unless an earlier process has; None where that is impossible.
+    """Return the store of a source, built now unless an earlier process has; None where that cannot be.
 
     Args:
         name: what stays the same when the source changes (its path).
@@ -64,15 +64,8 @@ def cached_store(name: str, state: object, source: str | Path | RawCatalog | Non
     of_source = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     try:
         entry = folder / f"{of_source}-{_fingerprint(state)}"
-        if is_store(entry):
-            with contextlib.suppress(StoreError):  # damaged, or another process has just removed it
-                opened = Store(entry)
-                with contextlib.suppress(OSError):
-                    os.utime(entry)  # the entries that were used last are kept
-                return opened
-        _build(entry, source)
-        _remove_old(folder, of_source)
-        return Store(entry)
+        # once is enough, unless another process replaces a damaged entry at the same moment
+        return _opened(entry, source) or _opened(entry, source)
     except (OSError, StoreError) as error:
         _log.warning(
             "%s is read without the cache %s: %s. Set %s to a folder that can be written, or to nothing.",
@@ -81,15 +74,37 @@ def cached_store(name: str, state: object, source: str | Path | RawCatalog | Non
         return None
 
 
-def _build(entry: Path, source: str | Path | RawCatalog | None) -> None:
+def _opened(entry: Path, source: str | Path | RawCatalog | None) -> Store | None:
+    """Open the entry, built first if need be; None if it has been replaced since."""
+    damaged = False
+    if entry.exists():
+        try:
+            return _used(entry)
+        except StoreError:
+            damaged = True
+    _build(entry, source, replace=damaged)
+    _remove_old(entry)
+    try:
+        return _used(entry)
+    except StoreError:
+        return None
+
+
+def _used(entry: Path) -> Store:
+    opened = Store(entry)
+    with contextlib.suppress(OSError):
+        os.utime(entry)  # the entries that were used last are kept
+    return opened
+
+
+def _build(entry: Path, source: str | Path | RawCatalog | None, *, replace: bool) -> None:
     from .store_build import fill_store  # seldom needed, so seldom imported
 
     if source is None:
         from .synthetic import generate
 
         source = generate()
-    # what stands at `entry` is damaged; or another process has finished it since, which is as good
-    replace = entry.exists()
+    # if another process has finished the entry meanwhile, that one is as good
     with contextlib.suppress(FileExistsError), new_folder(entry, replace=replace) as folder:
         fill_store(folder, source)
 
@@ -101,7 +116,9 @@ def _fingerprint(state: object) -> str:
     return found.hexdigest()[:16]
 
 
-def _remove_old(folder: Path, of_source: str) -> None:
+def _remove_old(newest: Path) -> None:
+    folder, of_source = newest.parent, newest.name.partition("-")[0]
+
     def used(entry: Path) -> float:
         try:
             return entry.stat().st_mtime
@@ -109,6 +126,6 @@ def _remove_old(folder: Path, of_source: str) -> None:
             return 0.0
 
     entries = sorted((e for e in folder.iterdir() if not e.name.startswith(".")), key=used, reverse=True)
-    same = [entry for entry in entries if entry.name.startswith(of_source)]
+    same = [entry for entry in entries if entry.name.startswith(f"{of_source}-")]
     for entry in {*same[_KEPT_OF_A_SOURCE:], *entries[_KEPT:]}:
         shutil.rmtree(entry, ignore_errors=True)

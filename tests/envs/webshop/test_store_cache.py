@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trl_agent_envs.webshop import CatalogError, Shop, shop
+from trl_agent_envs.webshop import CatalogError, Shop, shop, store_cache
 from trl_agent_envs.webshop.store_cache import cache_folder, cached_store
 from trl_agent_envs.webshop.store_format import DATA, MANIFEST
 from trl_agent_envs.webshop.synthetic_files import write_files
@@ -105,6 +105,15 @@ def test_a_damaged_entry_is_replaced(cache: Path, data: Path) -> None:
     (cache / entry / MANIFEST).unlink()
     assert is_cached(load(data))
     assert (cache / entry / MANIFEST).exists()
+
+
+def test_what_another_process_has_built_meanwhile_is_left_alone(cache: Path, data: Path) -> None:
+    load(data)
+    (entry,) = cache.iterdir()
+    before = entry.stat().st_ino
+    store_cache._build(entry, data, replace=False)
+    assert entry.stat().st_ino == before
+    assert len(list(cache.iterdir())) == 1
 
 
 def test_turned_off(monkeypatch: pytest.MonkeyPatch, data: Path, caplog: pytest.LogCaptureFixture) -> None:
