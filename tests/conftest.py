@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -30,6 +32,12 @@ def pytest_configure() -> None:
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    # tests, and the programs they start, leave nothing in the user's cache and find nothing there
+    os.environ["TRL_AGENT_CACHE"] = tempfile.mkdtemp(prefix="trl_agent_cache_")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ.pop("TRL_AGENT_CACHE", ""), ignore_errors=True)
 
 
 def _is_local(address: object) -> bool:

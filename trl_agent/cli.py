@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trl_agent import __version__
+from trl_agent import __version__, cli_webshop_index
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -40,6 +40,7 @@ def _add_webshop(commands: Any) -> None:
     command.add_argument("--goals", choices=["synthetic", "human"], default="synthetic", help="which goals")
     command.add_argument("--json", action="store_true", help="print {split: [goal ids]} as JSON")
     command.set_defaults(run=_webshop_splits)
+    cli_webshop_index.add_commands(inner)
 
 
 def _show_help(parser: argparse.ArgumentParser) -> int:
@@ -61,8 +62,9 @@ def _webshop_splits(arguments: argparse.Namespace) -> int:
         print(json.dumps(ids))
         return 0
     print(f"{'split':<8}{'goals':>8}{'products':>10}")
+    products = goals.table.position_of_each()
     for split, members in ids.items():
-        print(f"{split:<8}{len(members):>8}{len({goals[goal_id].asin for goal_id in members}):>10}")
+        print(f"{split:<8}{len(members):>8}{len(set(products[members].tolist())):>10}")
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from .compat import Compat
 from .goals import Goal
 from .oracle import Oracle
 from .pages import OBSERVATION_MODES, ObservationMode
+from .pools import goal_pools
 from .raw import RawCatalog
 from .session import ActionError, Session
 from .shop import Shop
-from .splits import split_ids
 
 SYSTEM_PROMPT = """You are shopping in a web shop. Buy the product that the instruction asks for.
 Each turn, answer with exactly one action:
@@ -40,7 +39,8 @@ class WebShopEnv(AgentEnv):
     Episode end: terminated by the purchase; truncated ("turn_limit") after `max_turns` actions.
 
     Args:
-        data_dir: folder in the original's format; None is the embedded catalogue.
+        data_dir: folder in the original's format, or one that `trl-agent webshop index` has built; None is the
+            embedded catalogue.
         goals: "synthetic" or "human" instructions.
         split: "train", "dev", "test", "all", or one of the original's ranges ("original:test", ...).
         observation_mode: "text" or "text_rich".
@@ -78,7 +78,7 @@ class WebShopEnv(AgentEnv):
         self.goals = self.shop.goals(goals)
         self.observation_mode: ObservationMode = observation_mode
         self.max_turns = max_turns
-        self._pools = _by_product(self.goals, split_ids(goals, split, self.shop))
+        self._pools = goal_pools(goals, split, self.shop)
         self._oracle = Oracle(self.shop)
         self._session: Session | None = None
         self._turns = 0
@@ -107,7 +107,8 @@ class WebShopEnv(AgentEnv):
         goal_id = options.get("goal_id")
         if goal_id is None:
             pool = self._pools[int(self.np_random.integers(len(self._pools)))]
-            return pool[int(self.np_random.integers(len(pool)))] if len(pool) > 1 else pool[0]
+            goal_id = pool[int(self.np_random.integers(len(pool)))] if len(pool) > 1 else pool[0]
+            return self.goals[int(goal_id)]
         if (
             isinstance(goal_id, bool)
             or not hasattr(goal_id, "__index__")
@@ -188,10 +189,3 @@ class WebShopEnv(AgentEnv):
         words = self.session.goal.instruction.replace("[", " ").replace("]", " ").split() or ["product"]
         start = rng.randrange(len(words))
         return f"search[{' '.join(words[start : start + rng.randint(1, 5)])}]"
-
-
-def _by_product(goals: tuple[Goal, ...], ids: list[int]) -> list[list[Goal]]:
-    pools: dict[str, list[Goal]] = defaultdict(list)
-    for goal_id in ids:
-        pools[goals[goal_id].asin].append(goals[goal_id])
-    return list(pools.values())

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections import Counter
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .catalog import Catalog, Product
+from .goal_table import ORDER_SEED, GoalTable, TableBuilder
+
+__all__ = [
+    "GOAL_SETS",
+    "NO_PRICE_LIMIT",
+    "ORDER_SEED",
+    "Goal",
+    "GoalSet",
+    "Goals",
+    "build_goals",
+    "check_goal_set",
+    "draw_limits",
+    "draw_price",
+    "draw_prices",
+    "no_goals",
+]
 
 GoalSet = Literal["synthetic", "human"]
 GOAL_SETS: tuple[GoalSet, ...] = ("synthetic", "human")
 
 NO_PRICE_LIMIT = 1_000_000.0
-ORDER_SEED = 233
-"""The original's seed for the order of the goals; it makes a goal id mean the same goal everywhere."""
 
 _PRICE_GRID = [10.0 * i for i in range(1, 100)]
+_CACHED_GOALS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +59,95 @@ class Goal:
     weight: float
 
 
+class Goals(Sequence[Goal]):
+    """The goals of a set, placed by goal id. A goal is put together when it is looked at.
+
+    Millions of goals then cost a few arrays, which processes share where they come from a store.
+    """
+
+    def __init__(self, goal_set: str, catalog: Catalog, table: GoalTable) -> None:
+        self.goal_set, self.catalog, self.table = goal_set, catalog, table
+        self._made = lru_cache(maxsize=_CACHED_GOALS)(self._make)
+
+    def __len__(self) -> int:
+        return len(self.table.order)
+
+    @overload
+    def __getitem__(self, index: int) -> Goal: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Goal]: ...
+
+    def __getitem__(self, index: int | slice) -> Goal | list[Goal]:
+        if isinstance(index, slice):
+            return [self._made(number) for number in range(*index.indices(len(self)))]
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
+            raise IndexError(f"no {self.goal_set} goal {index}; there are {len(self)}")
+        return self._made(int(number))
+
+    def __iter__(self) -> Iterator[Goal]:
+        return map(self._make, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str | bytes):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == its for mine, its in zip(self, other))
+
+    __hash__ = None  # type: ignore[assignment] # equal to any sequence of the same goals
+
+    def _make(self, goal_id: int) -> Goal:
+        table = self.table
+        draft = int(table.order[goal_id])
+        entry = int(table.starts.searchsorted(draft, side="right")) - 1
+        product = self.catalog.products[int(table.positions[entry])]
+        limit = float(table.limits[entry])
+        clause = "" if limit == NO_PRICE_LIMIT else f", and price lower than {limit:.2f} dollars"
+        attributes: tuple[str, ...] = product.instruction_attributes
+        options: dict[str, str] | tuple[str, ...]
+        if self.goal_set == "human":
+            wish = self.catalog.human[product.asin][int(table.wishes[entry])]
+            text, attributes, options = wish.text.strip("."), wish.attributes, wish.options
+        else:
+            options = _combination(product, draft - int(table.starts[entry]))
+            wanted = ", and ".join(f"{name}: {value}" for name, value in options.items())
+            text = (product.instruction or "") + (f" with {wanted}" if wanted else "")
+        weight = float(table.weights[entry])
+        return Goal(goal_id, product.asin, text + clause, attributes, options, limit, weight)
+
+
+def _combination(product: Product, number: int) -> dict[str, str]:
+    """Return one combination of option values; they are counted with the last type (by name) changing first."""
+    names = sorted(product.options)
+    chosen = dict.fromkeys(names, "")
+    for name in reversed(names):
+        number, place = divmod(number, len(product.options[name]))
+        chosen[name] = product.options[name][place]
+    return chosen
+
+
 def draw_prices(catalog: Catalog, rng: random.Random) -> dict[str, float]:
     """Return the price charged for each product: its only price, or one drawn uniformly from its range."""
-    return {
-        product.asin: product.pricing[0] if len(product.pricing) == 1 else rng.uniform(*product.pricing[:2])
-        for product in catalog
-    }
+    return {product.asin: draw_price(product, rng) for product in catalog}
 
 
-def build_goals(goal_set: str, catalog: Catalog, prices: dict[str, float], rng: random.Random) -> list[Goal]:
+def draw_price(product: Product, rng: random.Random) -> float:
+    """Return the price charged for one product; prices are drawn in the order of the catalogue."""
+    return product.pricing[0] if len(product.pricing) == 1 else rng.uniform(*product.pricing[:2])
+
+
+def draw_limits(prices: Sequence[float], rng: random.Random) -> NDArray[np.float64]:
+    """Return a limit above each price: the larger of two of the next four tens of dollars."""
+    return np.asarray([_price_limit(price, rng) for price in prices], dtype=np.float64)
+
+
+def _price_limit(price: float, rng: random.Random) -> float:
+    above = bisect_right(_PRICE_GRID, price)
+    grid = _PRICE_GRID[above : above + 4]
+    return max(rng.sample(grid, 2)) if len(grid) >= 2 else NO_PRICE_LIMIT
+
+
+def build_goals(goal_set: str, catalog: Catalog, prices: Mapping[str, float], rng: random.Random) -> Goals:
     """Return the goals of a set in the original's order.
 
     Args:
@@ -58,61 +157,23 @@ def build_goals(goal_set: str, catalog: Catalog, prices: dict[str, float], rng: 
     Raises:
         ValueError: an unknown goal set, or one that the catalogue has no instructions for.
     """
-    if goal_set == "synthetic":
-        drafts = _synthetic(catalog, prices, rng)
-    elif goal_set == "human":
-        drafts = _human(catalog, prices, rng)
-    else:
+    check_goal_set(goal_set)
+    builder = TableBuilder(goal_set)
+    for position, product in enumerate(catalog):
+        builder.add(position, product, catalog.human.get(product.asin, ()))
+    charged = [prices[catalog.products[position].asin] for position in builder.positions]
+    table = builder.finish(draw_limits(charged, rng))
+    if table is None:
+        raise no_goals(goal_set, catalog)
+    return Goals(goal_set, catalog, table)
+
+
+def check_goal_set(goal_set: str) -> None:
+    """Raise ValueError unless `goal_set` is one of `GOAL_SETS`."""
+    if goal_set not in GOAL_SETS:
         raise ValueError(f"goals must be one of {', '.join(GOAL_SETS)}; got {goal_set!r}")
-    if not drafts:
-        raise ValueError(f"{catalog.source} has no {goal_set} goals")
-    random.Random(ORDER_SEED).shuffle(drafts)
-    return [Goal(goal_id, *draft) for goal_id, draft in enumerate(drafts)]
 
 
-_Draft = tuple[str, str, tuple[str, ...], dict[str, str] | tuple[str, ...], float, float]
-
-
-def _price_limit(price: float, rng: random.Random) -> tuple[float, str]:
-    """Draw a limit above `price`: the larger of two of the next four tens of dollars."""
-    grid = [value for value in _PRICE_GRID if value > price][:4]
-    if len(grid) < 2:
-        return NO_PRICE_LIMIT, ""
-    limit = max(rng.sample(grid, 2))
-    return limit, f", and price lower than {limit:.2f} dollars"
-
-
-def _synthetic(catalog: Catalog, prices: dict[str, float], rng: random.Random) -> list[_Draft]:
-    """One goal for each combination of a product's option values."""
-    drafts: list[tuple[Product, str, dict[str, str], float]] = []
-    uses: Counter[str] = Counter()
-    for product in catalog:
-        if product.instruction is None:
-            continue
-        limit, clause = _price_limit(prices[product.asin], rng)
-        names = sorted(product.options)
-        for values in itertools.product(*(product.options[name] for name in names)):
-            options = dict(zip(names, values))
-            wish = ", and ".join(f"{name}: {value}" for name, value in options.items())
-            text = product.instruction + (f" with {wish}" if wish else "") + clause
-            drafts.append((product, text, options, limit))
-            uses.update(product.instruction_attributes)
-    return [
-        (product.asin, text, product.instruction_attributes, options, limit, _rarity(product, uses))
-        for product, text, options, limit in drafts
-    ]
-
-
-def _rarity(product: Product, uses: Counter[str]) -> float:
-    wanted = product.instruction_attributes
-    return sum(1.0 / uses[attribute] for attribute in wanted) / len(wanted)
-
-
-def _human(catalog: Catalog, prices: dict[str, float], rng: random.Random) -> list[_Draft]:
-    drafts: list[_Draft] = []
-    for product in catalog:
-        for wish in catalog.human.get(product.asin, ()):
-            limit, clause = _price_limit(prices[product.asin], rng)
-            text = wish.text.strip(".") + clause
-            drafts.append((product.asin, text, wish.attributes, wish.options, limit, 1.0))
-    return drafts
+def no_goals(goal_set: str, catalog: Catalog) -> ValueError:
+    """Return the error of a catalogue without instructions of this set."""
+    return ValueError(f"{catalog.source} has no {goal_set} goals")

@@ -1,19 +1,27 @@
-"""The shop's search: BM25 with Lucene's arithmetic on a bm25s index of our own weights."""
+"""The shop's search: BM25 with Lucene's arithmetic, over postings in memory or mapped from the disk."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .postings import Postings, PostingsBuilder, stored_length
 from .tokens import tokenize
 
-K1 = 0.9
-B = 0.4
-"""Anserini's default BM25 parameters."""
+__all__ = ["SearchIndex", "stored_length", "top"]
+
+_BLOCK = 512
+"""Scores are looked through in blocks of this many to find the best ones."""
+
+
+class Vocabulary(Protocol):
+    """The known terms."""
+
+    def find(self, text: str, /) -> int | None:
+        """Return the number of a term, None if no document has it."""
 
 
 class SearchIndex:
@@ -33,67 +41,76 @@ class SearchIndex:
     def __init__(self, ids: Sequence[str], texts: Sequence[str]) -> None:
         if len(ids) != len(texts) or not ids:
             raise ValueError(f"need as many ids as texts and at least one, got {len(ids)} and {len(texts)}")
-        # documents are kept in the order of their ids, so that a stable sort breaks ties as the original does
-        order = sorted(range(len(ids)), key=ids.__getitem__)
-        self._order = np.asarray(order)
-        counts = [Counter(tokenize(texts[i])) for i in order]
-        self.vocabulary: dict[str, int] = {}
-        for count in counts:
-            for term in count:
-                self.vocabulary.setdefault(term, len(self.vocabulary))
-        self.mean_length = sum(map(Counter.total, counts)) / len(counts)
-        self._retriever = self._build(counts)
+        builder = PostingsBuilder()
+        for text in texts:
+            builder.add(text)
+        # documents are numbered in the order of their ids, so that the first of equal scores is the original's
+        order = np.asarray(sorted(range(len(ids)), key=ids.__getitem__))
+        terms, postings = builder.build(order)
+        self._set(_Terms(terms), postings, order, builder.mean_length)
 
-    def _build(self, counts: list[Counter[str]]) -> Any:
-        import bm25s
+    @classmethod
+    def opened(
+        cls, vocabulary: Vocabulary, postings: Postings, order: NDArray[np.integer], mean_length: float
+    ) -> SearchIndex:
+        """Return the index over arrays that exist already. `order`: document number -> index into the ids."""
+        index = cls.__new__(cls)
+        index._set(vocabulary, postings, order, mean_length)
+        return index
 
-        sizes = np.fromiter((len(count) for count in counts), np.int64, len(counts))
-        docs = np.repeat(np.arange(len(counts), dtype=np.int32), sizes)
-        total = int(sizes.sum())
-        terms = np.fromiter((self.vocabulary[t] for count in counts for t in count), np.int32, total)
-        freqs = np.fromiter((f for count in counts for f in count.values()), np.float32, total)
-        lengths = np.asarray([stored_length(count.total()) for count in counts], dtype=np.float32)
-        df = np.bincount(terms, minlength=len(self.vocabulary))
-        idf = np.log(1 + (len(counts) - df + 0.5) / (df + 0.5)).astype(np.float32)
-        # Lucene computes in single precision, so the same ties arise only in single precision
-        one = np.float32(1)
-        norm_inverse = one / (
-            np.float32(K1) * ((one - np.float32(B)) + np.float32(B) * lengths / np.float32(self.mean_length))
-        )
-        weights = idf[terms]
-        scores = weights - weights / (one + freqs * norm_inverse[docs])
-        by_term = np.argsort(terms, kind="stable")
-        retriever = bm25s.BM25(dtype="float32", int_dtype="int32", backend="numpy")
-        retriever.scores = {
-            "data": scores[by_term],
-            "indices": docs[by_term],
-            "indptr": np.concatenate(([0], np.cumsum(df))).astype(np.int64),
-            "num_docs": len(counts),
-        }
-        retriever.nonoccurrence_array = None  # what its own indexing sets for the "lucene" method
-        return retriever
+    def _set(
+        self, vocabulary: Vocabulary, postings: Postings, order: NDArray[np.integer], mean_length: float
+    ) -> None:
+        self._vocabulary, self._postings, self._order = vocabulary, postings, order
+        self.mean_length = mean_length
 
     def search(self, query: str, k: int = 50) -> list[tuple[int, float]]:
         """Return up to `k` (document index, score) pairs with a score above 0, best first."""
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        known = self.vocabulary
-        terms = [known[token] for token in tokenize(query) if token in known]
+        find = self._vocabulary.find
+        terms = [term for token in tokenize(query) if (term := find(token)) is not None]
         if not terms:
             return []
-        scores: NDArray[np.float32] = self._retriever.get_scores_from_ids(terms)
-        found = np.flatnonzero(scores)
-        if len(found) > 4 * k:
-            # keep every document that ties with the k-th, then sort the few that are left
-            bound = np.partition(scores[found], len(found) - k)[len(found) - k]
-            found = found[scores[found] >= bound]
-        best = found[np.argsort(-scores[found], kind="stable")[:k]]
+        scores = self._scores(terms)
+        best = top(scores, k)
         return list(zip(self._order[best].tolist(), scores[best].tolist()))
 
+    def _scores(self, terms: list[int]) -> NDArray[np.float32]:
+        postings = self._postings
+        # room for whole blocks; what lies behind the last document stays 0
+        scores = np.zeros(-(-postings.num_docs // _BLOCK) * _BLOCK, np.float32)
+        for term in terms:
+            start, end = postings.offsets[term : term + 2].tolist()
+            np.add.at(scores, postings.docs[start:end], postings.scores[start:end])
+        return scores
 
-def stored_length(length: int) -> int:
-    """Return `length` as Lucene's one-byte norm keeps it: exact below 40, then four leading bits above 24."""
-    if length < 40:
-        return length
-    shift = (length - 24).bit_length() - 4
-    return 24 + ((length - 24) >> shift << shift)
+
+def top(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
+    """Return the places of the `k` largest scores above 0, largest first, the first place of equal ones first.
+
+    Args:
+        scores: not negative; a whole number of blocks.
+    """
+    best = scores.reshape(-1, _BLOCK).max(axis=1)
+    bound = np.float32(0)
+    if len(best) > k:
+        # k blocks have a score as high as this, so nothing below is among the best k
+        bound = np.partition(best, len(best) - k)[len(best) - k]
+    found = np.flatnonzero(scores >= bound if bound > 0 else scores)
+    if len(found) > k:
+        values = scores[found]
+        last = np.partition(values, len(found) - k)[len(found) - k]
+        above = found[values > last]
+        found = np.concatenate((above, found[values == last][: k - len(above)]))
+    return found[np.argsort(-scores[found], kind="stable")]
+
+
+class _Terms:
+    """A vocabulary in memory."""
+
+    def __init__(self, terms: list[str]) -> None:
+        self._numbers = {term: number for number, term in enumerate(terms)}
+
+    def find(self, text: str, /) -> int | None:
+        return self._numbers.get(text)

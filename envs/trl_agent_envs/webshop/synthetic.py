@@ -74,12 +74,17 @@ def iterate(
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]]:
     """Yield (product record, attribute record, human instructions) one product at a time, in constant memory."""
     chunks = _chunks()
-    if not 1 <= num_products <= len(chunks) ** 2:
-        raise ValueError(f"num_products must be in [1, {len(chunks) ** 2}], got {num_products}")
+    if not 1 <= num_products <= most_products():
+        raise ValueError(f"num_products must be in [1, {most_products()}], got {num_products}")
     for index in range(num_products):
         rng = random.Random(f"webshop/{seed}/{index}")
         draft = _draw(_asin(index, chunks), rng)
         yield _product_record(draft, rng), _attribute_record(draft, rng), _human_records(draft, rng)
+
+
+def most_products() -> int:
+    """Return how many products the ids can name."""
+    return len(_chunks()) ** 2
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -69,6 +70,11 @@ def six_products() -> RawCatalog:
 
 def _wish(text: str, *attributes: str) -> dict[str, Any]:
     return {"attributes": list(attributes), "instruction": text, "instruction_attributes": list(attributes)}
+
+
+@pytest.fixture(scope="session")
+def make_six() -> Callable[[], RawCatalog]:
+    return six_products
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def test_buying_with_the_last_turn_is_no_truncation() -> None:
 def test_goals_are_drawn_evenly_over_products() -> None:
     env = make(split="train")
     env.reset(seed=0)
-    products = {goal.asin for pool in env._pools for goal in pool}
+    products = {env.goals[goal_id].asin for pool in env._pools for goal_id in pool.tolist()}
     drawn = Counter(env.goals[env.reset()[1]["goal_id"]].asin for _ in range(100 * len(products)))
     assert drawn.keys() == products
     assert max(drawn.values()) < 150

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import itertools
 import random
+from collections import Counter
+from typing import Any
 
 import pytest
 
-from trl_agent_envs.webshop import RawCatalog, Shop
+from trl_agent_envs.webshop import Catalog, Goal, RawCatalog, Shop
 from trl_agent_envs.webshop.goals import build_goals
+from trl_agent_envs.webshop.synthetic import generate
 
 
 def test_one_goal_for_each_combination(strict: Shop) -> None:
@@ -19,6 +23,66 @@ def test_one_goal_for_each_combination(strict: Shop) -> None:
     assert rug.weight == pytest.approx(1 / 4)  # both attributes are wanted by the four rug goals
     dear = next(goal for goal in goals if goal.asin == "B000000004")
     assert (dear.price_upper, dear.instruction) == (1_000_000, "Find me shoes")  # only 990 lies above 985
+
+
+def _plain_synthetic(catalog: Catalog, prices: dict[str, float], rng: random.Random) -> list[Goal]:
+    """The original's construction, with every goal in memory; it shares no code with the package's."""
+    drafts: list[Any] = []
+    uses: Counter[str] = Counter()
+    for product in catalog:
+        if product.instruction is None:
+            continue
+        grid = [10.0 * i for i in range(1, 100) if 10.0 * i > prices[product.asin]][:4]
+        limit = max(rng.sample(grid, 2)) if len(grid) >= 2 else 1_000_000.0
+        clause = f", and price lower than {limit:.2f} dollars" if len(grid) >= 2 else ""
+        names = sorted(product.options)
+        for values in itertools.product(*(product.options[name] for name in names)):
+            options = dict(zip(names, values))
+            wish = ", and ".join(f"{name}: {value}" for name, value in options.items())
+            text = f"{product.instruction}{' with ' + wish if wish else ''}{clause}"
+            drafts.append((product, text, options, limit))
+            uses.update(product.instruction_attributes)
+    random.Random(233).shuffle(drafts)
+    return [
+        Goal(
+            goal_id,
+            product.asin,
+            text,
+            product.instruction_attributes,
+            options,
+            limit,
+            sum(1 / uses[name] for name in product.instruction_attributes)
+            / len(product.instruction_attributes),
+        )
+        for goal_id, (product, text, options, limit) in enumerate(drafts)
+    ]
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_against_a_plain_construction(seed: int) -> None:
+    catalog = Catalog.load(generate(300, seed=5))
+    catalog.products[7].options["size"] = ()  # no combination, so no goal, but its price limit is drawn
+    shop = Shop(catalog, price_seed=seed)
+    rng = random.Random(seed)
+    prices = {p.asin: p.pricing[0] if len(p.pricing) == 1 else rng.uniform(*p.pricing) for p in catalog}
+    assert shop.prices == prices
+    assert list(shop.goals()) == _plain_synthetic(catalog, prices, rng)
+
+
+def test_goals_are_a_sequence(strict: Shop) -> None:
+    goals = strict.goals()
+    everything = list(goals)
+    assert goals[3] == goals[-7] == everything[3]
+    assert goals[2:8:3] == [everything[2], everything[5]]
+    assert goals == everything
+    assert goals != everything[:-1]
+    assert goals.table.weight_of_each().tolist() == [goal.weight for goal in everything]
+    places = goals.table.position_of_each().tolist()
+    assert [strict.catalog.products[place].asin for place in places] == [goal.asin for goal in everything]
+    assert goals != "goals"
+    for wrong in (10, -11):
+        with pytest.raises(IndexError, match=f"no synthetic goal {wrong}; there are 10"):
+            goals[wrong]
 
 
 def test_order_never_changes(strict: Shop) -> None:

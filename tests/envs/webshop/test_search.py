@@ -3,10 +3,11 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 
 from trl_agent_envs.webshop import Shop
-from trl_agent_envs.webshop.search import SearchIndex, stored_length
+from trl_agent_envs.webshop.search import SearchIndex, stored_length, top
 from trl_agent_envs.webshop.tokens import stem, tokenize
 
 
@@ -88,6 +89,19 @@ def test_scores_against_a_plain_loop() -> None:
             found = index.search(query, k)
             assert [score for _, score in found] == pytest.approx(best[:k], rel=1e-5)
             assert [expected[i] for i, _ in found] == pytest.approx(best[:k], rel=1e-5)
+
+
+@pytest.mark.parametrize("kinds", [2, 5, 1000])
+@pytest.mark.parametrize("blocks", [1, 3, 40, 200])
+def test_the_best_scores_against_a_full_sort(kinds: int, blocks: int) -> None:
+    """Few kinds of scores make many ties; what is 0 is never found."""
+    rng = np.random.default_rng(kinds + blocks)
+    for share in (0.0, 0.001, 0.02, 0.5, 1.0):
+        scores = rng.integers(1, kinds + 1, blocks * 512).astype(np.float32)
+        scores[rng.random(len(scores)) >= share] = 0
+        expected = sorted(np.flatnonzero(scores).tolist(), key=lambda place: (-scores[place], place))
+        for k in (1, 50, 10_000):
+            assert top(scores, k).tolist() == expected[:k]
 
 
 def test_equal_scores_are_ordered_by_id() -> None:

@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 
 from trl_agent_envs.webshop import RawCatalog, Shop, splits
-from trl_agent_envs.webshop.splits import hashed_split, near_identical, product_splits, split_ids
+from trl_agent_envs.webshop.splits import (
+    hashed_split,
+    near_identical,
+    product_splits,
+    split_ids,
+    title_split,
+)
 from trl_agent_envs.webshop.synthetic import generate
 
 
@@ -75,3 +81,15 @@ def test_original_ranges(raw: RawCatalog) -> None:
         split_ids("synthetic", "original:train", Shop.load(raw))
     with pytest.raises(ValueError, match="split must be one of train, dev, test, all, original:test"):
         split_ids("synthetic", "validation", shop)
+
+
+def test_titles_of_the_same_words_are_in_the_same_split() -> None:
+    """First eight bytes of SHA-256 of the sorted words, modulo 100; numbers and order do not count."""
+    titles = ["Wool Rug, red 5x8", "red RUG (wool) 9 x 12", "5 x red wool rug x"]
+    assert {title_split(str(number), title) for number, title in enumerate(titles)} == {
+        hashed_split("red rug wool x")
+    }
+    assert title_split("B000000007", "12 34") == hashed_split("B000000007") == "test"
+    found = [title_split("", f"title {chr(97 + i % 26)}{chr(97 + i // 26)}") for i in range(650)]
+    assert 490 < found.count("train") < 550
+    assert 45 < found.count("dev") < 85
