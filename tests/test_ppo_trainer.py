@@ -109,7 +109,12 @@ def test_offline_share_and_smoothing_follow_their_schedules(tmp_path):
 
 
 def test_smoothing_follows_success_also_after_a_resume(tmp_path):
-    options = {"save_strategy": "steps", "episodes_per_update": 8, "bc_label_smoothing_by": "success", "learning_rate": 1e-2}
+    options = {
+        "save_strategy": "steps",
+        "episodes_per_update": 8,
+        "bc_label_smoothing_by": "success",
+        "learning_rate": 1e-2,
+    }
     made, file = mixing(tmp_path, max_updates=8, save_steps=4, **options)
     made.train()
     rows = read_metrics(file)

@@ -132,7 +132,9 @@ def parse_recipe(recipe: Path, groups: Sequence[Any]) -> tuple[Any, ...]:
     """
     arguments = sys.argv[1:]
     if "--config" not in arguments:
-        precision = [] if torch.accelerator.is_available() else ["--bf16", str(cpu_has_bf16()).lower()]
+        # Transformers takes bf16 on a CPU only where it is told that the CPU is meant
+        on_cpu = ["--use_cpu", "true", "--bf16", str(cpu_has_bf16()).lower()]
+        precision = [] if torch.accelerator.is_available() else on_cpu
         defaults = ["--config", str(recipe.with_suffix(".yaml")), *precision]
         arguments = [*defaults, *arguments]  # the user has the last word
     parsed = TrlParser(tuple(groups)).parse_args_and_config(arguments)

@@ -259,5 +259,9 @@ def _through_module(
         checkpoint(run, h, ids, use_reentrant=False)
         for h, ids in zip(torch.split(hidden, chunk_size), torch.split(targets, chunk_size), strict=True)
     ]
-    wanted = (True, with_entropy, with_mean)
-    return TokenScores(*(torch.cat(column) if want else None for column, want in zip(zip(*parts), wanted)))
+    logprobs, entropy, mean = zip(*parts)
+    return TokenScores(
+        torch.cat(logprobs),
+        torch.cat(entropy) if with_entropy else None,
+        torch.cat(mean) if with_mean else None,
+    )
