@@ -35,6 +35,20 @@ def test_generate_then_index_then_splits(tmp_path: Path, capsys: pytest.CaptureF
     assert "price_seed 2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["index", "synthetic:3000"], ["generate", "--num_products", "3000"]])
+def test_an_interrupt_leaves_nothing(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: object, phase: str, done: int, total: int) -> None:
+        assert any(tmp_path.iterdir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trl_agent.cli_webshop_index._Bars.show", interrupt)
+    assert main(["webshop", *command, "--out", str(tmp_path / "out")]) == 1
+    assert "stopped; nothing is left" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_wrong_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
     wrong = {

@@ -80,6 +80,8 @@ def _index(arguments: argparse.Namespace) -> int:
         built = Store(out)
     except (CatalogError, OSError) as error:
         return _failed("index", error)
+    except KeyboardInterrupt:
+        return _failed("index", "stopped; nothing is left of the build")
     finally:
         bars.close()
     goals = ", ".join(f"{len(table.order)} {name} goals" for name, table in built.tables.items())
@@ -105,12 +107,14 @@ def _generate(arguments: argparse.Namespace) -> int:
         )
     except (CatalogError, OSError) as error:
         return _failed("generate", error)
+    except KeyboardInterrupt:
+        return _failed("generate", "stopped; nothing is left of the files")
     finally:
         bars.close()
     sys.stdout.write(f"{out}: {total} products in {sum(1 for _ in out.iterdir())} files\n")
     return 0
 
 
-def _failed(command: str, error: Exception) -> int:
+def _failed(command: str, error: Exception | str) -> int:
     sys.stderr.write(f"trl-agent webshop {command}: {error}\n")
     return 1

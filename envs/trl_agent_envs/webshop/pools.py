@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import overload
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +46,22 @@ class GoalPools(Sequence[NDArray[np.int32]]):
         return (self[index] for index in range(len(self)))
 
 
+_of_shop: WeakKeyDictionary[Shop, dict[tuple[str, str], GoalPools]] = WeakKeyDictionary()
+
+
 def goal_pools(goal_set: str, split: str, shop: Shop) -> GoalPools:
-    """Return the pools of one split (see `splits.split_ids`).
+    """Return the pools of one split (see `splits.split_ids`); all environments of a shop share them.
 
     Raises:
         ValueError: an unknown split, or one without goals.
     """
+    kept = _of_shop.setdefault(shop, {})
+    if (goal_set, split) not in kept:
+        kept[goal_set, split] = _find_pools(goal_set, split, shop)
+    return kept[goal_set, split]
+
+
+def _find_pools(goal_set: str, split: str, shop: Shop) -> GoalPools:
     goals: Goals = shop.goals(goal_set)
     table = goals.table
     if split == "all":

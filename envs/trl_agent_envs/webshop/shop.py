@@ -219,24 +219,23 @@ def _source_key(path: str | Path | None) -> _Source:
 
 def _open(data_dir: str | Path | None, key: _Source) -> _World:
     """Open a built catalogue, the cached build of a source, or the source itself."""
-    if data_dir is not None and is_store(Path(data_dir)):
-        stored: Store | None = Store(Path(data_dir))
-    elif data_dir is not None and _products_bytes(data_dir) > MAX_SOURCE_BYTES:
+    place = None if data_dir is None else Path(data_dir)
+    stored: Store | None = None
+    if place is None:
+        stored = cached_store("", key, None)
+    elif is_store(place):
+        stored = Store(place)
+    elif open_source(place).size <= MAX_SOURCE_BYTES:
+        stored = cached_store(str(key[0]), key, place)
+    else:
         _log.warning(
             "%s is large: it takes minutes and many gigabytes to load. Build it once with "
-            "`trl-agent webshop index %s --out DIR`, then pass DIR.", data_dir, data_dir,
+            "`trl-agent webshop index %s --out DIR`, then pass DIR.", place, place,
         )  # fmt: skip
-        stored = None
-    else:
-        stored = cached_store("" if data_dir is None else str(key[0]), key, data_dir)
     if stored is not None:
         return _World(stored.catalog, stored.index, stored)
-    catalog = Catalog.load(_embedded() if data_dir is None else data_dir)
+    catalog = Catalog.load(_embedded() if place is None else place)
     return _World(catalog, _build_index(catalog))
-
-
-def _products_bytes(data_dir: str | Path) -> int:
-    return open_source(data_dir).size
 
 
 def _check_seed(stored: Store, price_seed: int) -> None:

@@ -36,7 +36,7 @@ def build_store(
 ) -> Path:
     """Build the store of a source (see `sources.open_source`) at `out`, as a whole or not at all.
 
-    Memory: about 0.5 kB a product and 8 bytes a search term of each product.
+    Memory: about 1 kB a product, and 8 bytes for each search term of each.
 
     Args:
         price_seed: draws the prices of products with a price range, and the goals' price limits.

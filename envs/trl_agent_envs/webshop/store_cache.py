@@ -27,8 +27,8 @@ _KEPT_OF_A_SOURCE = 4  # so that two checkouts of the package do not replace eac
 _KEPT = 24
 
 _MODULES = (
-    "catalog goals goal_table json_stream lexicon postings product product_splits product_text raw search "
-    "sorted_texts sources store store_build store_format synthetic tokens"
+    "catalog goals goal_table json_stream lexicon postings product product_splits product_text raw "
+    "sorted_texts sources store_build store_format synthetic tokens"
 )
 """The modules that decide what a built catalogue holds. Their text is part of an entry's name."""
 

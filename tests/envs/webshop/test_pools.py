@@ -30,6 +30,7 @@ def test_pools_against_a_plain_loop(shop: Shop, goal_set: str, split: str) -> No
     pools = goal_pools(goal_set, split, shop)
     assert [pool.tolist() for pool in pools] == list(expected.values())
     assert len(pools) == len(expected)
+    assert goal_pools(goal_set, split, shop) is pools
     assert pools[-1].tolist() == pools[len(pools) - 1].tolist()
     assert [pool.tolist() for pool in pools[1:3]] == list(expected.values())[1:3]
     with pytest.raises(IndexError):

@@ -130,3 +130,9 @@ def test_written_files_hold_the_generator_s_catalogue(tmp_path: Path) -> None:
 
 def expected_one() -> object:
     return Catalog.load(generate(1)).products
+
+
+def test_a_data_dir_is_a_folder_never_the_generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CatalogError, match=r"data_dir 'synthetic:5' does not exist"):
+        Shop.load("synthetic:5")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import os
@@ -114,6 +115,20 @@ def test_what_another_process_has_built_meanwhile_is_left_alone(cache: Path, dat
     store_cache._build(entry, data, replace=False)
     assert entry.stat().st_ino == before
     assert len(list(cache.iterdir())) == 1
+
+
+def test_an_entry_s_name_covers_all_the_code_that_decides_what_it_holds() -> None:
+    folder = Path(store_cache.__file__).parent
+    found, new = set[str](), {"store_build", "synthetic"}
+    while new:
+        found |= new
+        new = {
+            node.module
+            for name in found
+            for node in ast.walk(ast.parse((folder / f"{name}.py").read_text()))
+            if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module
+        } - found
+    assert found - {"new_folder"} == set(store_cache._MODULES.split())  # how it is put there does not matter
 
 
 def test_turned_off(monkeypatch: pytest.MonkeyPatch, data: Path, caplog: pytest.LogCaptureFixture) -> None:
