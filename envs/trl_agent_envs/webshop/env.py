@@ -11,6 +11,7 @@ from typing import Any
 from trl_agent_envs.core import AgentEnv
 
 from .compat import Compat
+from .draws import OriginalDraws
 from .goals import Goal
 from .oracle import Oracle
 from .pages import OBSERVATION_MODES, ObservationMode
@@ -53,6 +54,8 @@ class WebShopEnv(AgentEnv):
 
     Goals are drawn uniformly over products, then over the product's goals, so that one with hundreds of
     option combinations does not dominate. ``reset(options={"goal_id": n})`` chooses a goal of any split.
+    With "original" they are drawn as the original does: by weight, one after the other from its generator,
+    which ``reset(seed=n)`` seeds as ``random.seed(n)`` would.
 
     Version history: v0, the first.
     """
@@ -80,7 +83,9 @@ class WebShopEnv(AgentEnv):
         self.goals = self.shop.goals(goals)
         self.observation_mode: ObservationMode = observation_mode
         self.max_turns = max_turns
-        self._pools = _by_product(self.goals, split_ids(goals, split, self.shop))
+        ids = split_ids(goals, split, self.shop)
+        self._pools = _by_product(self.goals, ids)
+        self._original = None if self.shop.compat.even_draws else OriginalDraws(self.goals, ids)
         self._oracle = Oracle(self.shop)
         self._session: Session | None = None
         self._turns = 0
@@ -95,6 +100,8 @@ class WebShopEnv(AgentEnv):
             ValueError: an unknown option, or a goal id that does not exist.
         """
         super().reset(seed=seed)
+        if self._original is not None and seed is not None:
+            self._original.reseed(seed)
         self._session = Session(self.shop, self._pick(options or {}))
         self._turns = 0
         self._truncated = False
@@ -107,6 +114,8 @@ class WebShopEnv(AgentEnv):
         if options.keys() - {"goal_id"}:
             raise ValueError(f"reset options may hold goal_id only, got {', '.join(map(repr, options))}")
         goal_id = options.get("goal_id")
+        if goal_id is None and self._original is not None:
+            return self.goals[self._original.next()]
         if goal_id is None:
             pool = self._pools[int(self.np_random.integers(len(self._pools)))]
             return pool[int(self.np_random.integers(len(pool)))] if len(pool) > 1 else pool[0]
