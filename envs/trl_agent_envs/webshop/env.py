@@ -83,9 +83,10 @@ class WebShopEnv(AgentEnv):
         self.goals = self.shop.goals(goals)
         self.observation_mode: ObservationMode = observation_mode
         self.max_turns = max_turns
-        ids = split_ids(goals, split, self.shop)
-        self._pools = _by_product(self.goals, ids)
-        self._original = None if self.shop.compat.even_draws else OriginalDraws(self.goals, ids)
+        self.goal_ids = split_ids(goals, split, self.shop)
+        """The goal ids of the split."""
+        self._pools = _by_product(self.goals, self.goal_ids)
+        self._original = None if self.shop.compat.even_draws else OriginalDraws(self.goals, self.goal_ids)
         self._oracle = Oracle(self.shop)
         self._session: Session | None = None
         self._turns = 0
