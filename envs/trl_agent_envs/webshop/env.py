@@ -16,7 +16,7 @@ from .goals import Goal
 from .oracle import Oracle
 from .pages import OBSERVATION_MODES, ObservationMode
 from .raw import RawCatalog
-from .session import ActionError, Session
+from .session import ActionError, Session, can_be_named
 from .shop import Shop
 from .splits import split_ids
 
@@ -194,7 +194,7 @@ class WebShopEnv(AgentEnv):
         """Return a random valid action: a click, or on the search page a search for words of the goal."""
         if self._over:
             return None
-        clickable = [value for value in self.session.clickables if value != "search"]
+        clickable = [v for v in self.session.clickables if v != "search" and can_be_named(v)]
         if clickable:
             return f"click[{rng.choice(clickable)}]"
         words = self.session.goal.instruction.replace("[", " ").replace("]", " ").split() or ["product"]

@@ -40,6 +40,11 @@ def parse_action(action: str) -> tuple[str, str] | None:
     return (line[:start], line[start + 1 : end]) if start > 0 else None
 
 
+def can_be_named(value: str) -> bool:
+    """Return whether ``click[value]`` is read as a click on `value`: brackets and line breaks are not."""
+    return bool(value) and "[" not in value and "\n" not in value
+
+
 class Session:
     """A visit to the shop with one goal. `act` changes it; an action that does nothing raises `ActionError`.
 

@@ -194,6 +194,31 @@ def test_every_listed_clickable_works(shared: WebShopEnv) -> None:
             assert info["action_error"] is None, action
 
 
+def test_options_that_no_action_can_name_are_left_alone(raw: RawCatalog) -> None:
+    odd = ["a[b", "", "x\ny", "c]d"]
+    raw.products[0]["customization_options"] = {"Size": [{"value": value} for value in odd]}
+    env = make(data_dir=raw, max_turns=1000)
+    rng = random.Random(0)
+    clicked = set()
+    for goal in [goal for goal in env.goals if goal.asin == "B000000001"] * 5:
+        env.reset(options={"goal_id": goal.goal_id})
+        env.step("search[persian]")
+        env.step("click[b000000001]")
+        for _ in range(10):
+            action = env.sample_action(rng)
+            if action is None:
+                break
+            clicked.add(action)
+            assert env.step(action)[-1]["action_error"] is None, action
+        env.reset(options={"goal_id": goal.goal_id})
+        turns = 0
+        while (action := env.oracle_action()) is not None:
+            assert env.step(action)[-1]["action_error"] is None, action
+            turns += 1
+            assert turns < 10
+    assert "click[c]d]" in clicked
+
+
 def test_info_is_the_callers_own(shared: WebShopEnv) -> None:
     shared.reset(seed=0)
     *_, info = shared.step("search[a red rug]")
