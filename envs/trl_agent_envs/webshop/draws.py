@@ -7,6 +7,7 @@ import itertools
 import random
 import string
 from collections.abc import Sequence
+from functools import cached_property
 
 from .goals import ORDER_SEED, Goal
 
@@ -31,17 +32,22 @@ class OriginalDraws:
     """
 
     def __init__(self, goals: Sequence[Goal], ids: Sequence[int]) -> None:
-        self._ids = ids
-        self._sums = [0.0, *itertools.accumulate(goals[goal_id].weight for goal_id in ids)]
-        self._rng = random.Random(ORDER_SEED)
-        self._rng.shuffle(list(range(len(goals))))
+        self._goals, self._ids = goals, ids
+        self._rng: random.Random | None = None
 
     def reseed(self, seed: int) -> None:
         """Go on as the original does after ``random.seed(seed)``."""
-        self._rng.seed(seed)
+        self._rng = random.Random(seed)
 
     def next(self) -> int:
         """Return the next goal id."""
+        if self._rng is None:
+            self._rng = random.Random(ORDER_SEED)
+            self._rng.shuffle(list(range(len(self._goals))))
         self._rng.choices(string.ascii_lowercase, k=_NAME_LENGTH)
         place = bisect.bisect(self._sums, self._rng.uniform(0, self._sums[-1]))
         return self._ids[min(place, len(self._ids) - 1)]
+
+    @cached_property
+    def _sums(self) -> list[float]:
+        return [0.0, *itertools.accumulate(self._goals[goal_id].weight for goal_id in self._ids)]
