@@ -31,6 +31,6 @@ def test_quick_run() -> None:
     found = json.loads(last)
     assert found["benchmark"] == "webshop"
     assert found.keys() == {"benchmark", "commit", "ratios", "figures"}
-    assert PROMISED <= found["figures"].keys()
+    assert found["figures"].keys() >= PROMISED
     assert all(found["figures"][key] > 0 for key in PROMISED - {"extra_env_mb"})
     assert {line.split()[0] for line in table if line} >= PROMISED
