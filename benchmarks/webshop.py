@@ -63,6 +63,21 @@ def measure_resets(data_dir: str | None, number: int, repeats: int) -> dict[str,
     return {"seeded": seeded, "plain": plain}
 
 
+def measure_search(data_dir: str | None, number: int) -> dict[str, Any]:
+    """Milliseconds of one search each for goals' instructions without the price, none of them asked before."""
+    shop = make_env(data_dir).shop
+    goals = shop.goals("synthetic")
+    queries = {
+        goal.instruction.partition(", and price lower")[0] for goal in goals[:: max(1, len(goals) // number)]
+    }
+    times = []
+    for query in sorted(queries):
+        started = time.perf_counter()
+        shop.search(query)
+        times.append(1000 * (time.perf_counter() - started))
+    return {"median": statistics.median(times), "p95": statistics.quantiles(times, n=20)[-1]}
+
+
 def measure_start(data_dir: str | None, began: float) -> dict[str, Any]:
     """Seconds from before the interpreter started (`began`, of the parent's monotonic clock) to the first page."""
     make_env(data_dir).reset(seed=0)
@@ -100,6 +115,7 @@ def measure_worker(data_dir: str | None, steps: int) -> dict[str, Any]:
 MEASURES = {
     "speed": measure_speed,
     "resets": measure_resets,
+    "search": measure_search,
     "start": measure_start,
     "memory": measure_memory,
     "worker": measure_worker,
@@ -211,6 +227,8 @@ def catalogue_figures(data_dir: str | None, sizes: argparse.Namespace) -> dict[s
         resets = child(cache, "resets", data_dir=data_dir, number=sizes.resets, repeats=sizes.repeats)
         figures["resets_per_s"] = statistics.median(resets["seeded"])
         figures["resets_per_s_unseeded"] = statistics.median(resets["plain"])
+        search = child(cache, "search", data_dir=data_dir, number=sizes.steps // 4)
+        figures["search_ms_median"], figures["search_ms_p95"] = search["median"], search["p95"]
         memory = child(cache, "memory", data_dir=data_dir, steps=sizes.steps, extra=sizes.extra)
         figures["rss_mb"], figures["rss_peak_mb"] = memory["rss"], memory["peak"]
         figures["extra_env_mb"] = memory["extra"]

@@ -9,6 +9,7 @@ import random
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -257,6 +258,20 @@ def _transcript(env: WebShopEnv, seed: int, length: int) -> Iterator[Any]:
         yield action, env.step(action), env.state_key()
 
 
+@pytest.fixture(scope="module")
+def thirty_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The thirty products as files, so that all environments of the process share their shop."""
+    folder = tmp_path_factory.mktemp("thirty")
+    contents = {
+        "items_shuffle": THIRTY.products,
+        "items_ins_v2": THIRTY.attributes,
+        "items_human_ins": THIRTY.human,
+    }
+    for name, content in contents.items():
+        (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
 @given(
     st.lists(st.integers(0, 3), max_size=60),
     st.lists(st.integers(0, 10_000), min_size=4, max_size=4),
@@ -265,14 +280,14 @@ def _transcript(env: WebShopEnv, seed: int, length: int) -> Iterator[Any]:
 )
 @settings(max_examples=60, deadline=None)
 def test_interleaved_episodes_are_those_played_alone(
-    order: list[int], seeds: list[int], compat: str, mode: str
+    thirty_files: Path, order: list[int], seeds: list[int], compat: str, mode: str
 ) -> None:
-    """One catalogue, four environments: options, keywords, visits and goals stay in the episode they are of."""
-    alone = [
-        list(_transcript(make(data_dir=THIRTY, compat=compat, observation_mode=mode), seed, 14))
-        for seed in seeds
-    ]
-    envs = [make(data_dir=THIRTY, compat=compat, observation_mode=mode) for _ in range(4)]
+    """Four environments of one shop: options, keywords, visits and goals stay in the episode they are of."""
+    apart = [make(data_dir=THIRTY, compat=compat, observation_mode=mode) for _ in seeds]
+    assert len({id(env.shop) for env in apart}) == 4
+    alone = [list(_transcript(env, seed, 14)) for env, seed in zip(apart, seeds)]
+    envs = [make(data_dir=thirty_files, compat=compat, observation_mode=mode) for _ in seeds]
+    assert len({id(env.shop) for env in envs}) == 1
     running = [_transcript(env, seed, 14) for env, seed in zip(envs, seeds)]
     together: list[list[Any]] = [[] for _ in running]
     for which in [*order, *[i for i in range(4) for _ in range(20)]]:
