@@ -299,8 +299,10 @@ def print_table(columns: dict[str, dict[str, float]], others: dict[str, float]) 
     for key in next(iter(columns.values())):
         row = "".join(f"{figures[key]:>14,.3f}" for figures in columns.values())
         print(f"{key:<34}{row}{targets.get(key, ''):>12}")
+    empty = " " * 14 * (len(columns) - 1)
     for key, value in others.items():
-        print(f"{key:<34}{value:>14,.3f}{'':>{14 * (len(columns) - 1)}}{targets.get(key, ''):>12}")
+        if isinstance(value, (int, float)):
+            print(f"{key:<34}{value:>14,.3f}{empty}{targets.get(key, ''):>12}")
 
 
 def commit() -> str:
