@@ -237,10 +237,10 @@ def catalogue_figures(data_dir: str | None, sizes: argparse.Namespace) -> dict[s
     return figures
 
 
-def tagger_figures(data_dir: str, golden: Path) -> dict[str, float]:
+def tagger_figures(data_dir: str, golden: Path, spacy_model: str) -> dict[str, float]:
     """How far the built-in nouns, and spaCy's where it is installed, agree with the original's, and the rewards."""
     from trl_agent_envs.webshop import Shop
-    from trl_agent_envs.webshop.nouns import DEFAULT_SPACY_MODEL, title_nouns
+    from trl_agent_envs.webshop.nouns import title_nouns
 
     def lines(name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (golden / name).read_text(encoding="utf-8").splitlines()]
@@ -249,11 +249,11 @@ def tagger_figures(data_dir: str, golden: Path) -> dict[str, float]:
     rewards = lines("rewards.jsonl")
     sources: dict[str, str | None] = {"tagger": None}
     try:
-        title_nouns("spacy")
+        title_nouns(f"spacy:{spacy_model}")
     except ImportError:
-        print(f"spaCy with {DEFAULT_SPACY_MODEL} is not installed: only the built-in tagger is compared")
+        print(f"spaCy with {spacy_model} is not installed: only the built-in tagger is compared")
     else:
-        sources["spacy"] = "spacy"
+        sources["spacy"] = f"spacy:{spacy_model}"
     figures: dict[str, float] = {}
     for name, source in sources.items():
         tag = title_nouns(source)
@@ -318,6 +318,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="repetitions of each timing; medians are shown")
     parser.add_argument("--data_dir", help="folder in the original's format (default: WEBSHOP_DATA/data)")
     parser.add_argument("--full", action="store_true", help="the full-size figures too")
+    parser.add_argument("--spacy_model", default="en_core_web_sm", help="name or folder (%(default)s)")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -337,7 +338,7 @@ def main() -> None:
         columns = {"original": catalogue_figures(data_dir, sizes), **columns}
         golden = Path(data_dir).parent / "golden"
         if golden.is_dir():
-            others |= tagger_figures(data_dir, golden)
+            others |= tagger_figures(data_dir, golden, arguments.spacy_model)
     if arguments.full:
         others |= full()
     print_table(columns, others)
