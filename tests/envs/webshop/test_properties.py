@@ -353,4 +353,4 @@ def test_memory_is_flat_over_a_hundred_thousand_episodes() -> None:
     env = make(data_dir=THIRTY, observation_mode="text_rich")
     _growth(env, 10_000, 0)  # caches fill
     growth = _growth(env, 100_000, 10_000)
-    assert growth < 5_000, f"{growth} blocks more after 100,000 episodes; one an episode would be 100,000"
+    assert growth < 20_000, f"{growth} blocks more after 100,000 episodes; one an episode would be 100,000"
