@@ -81,7 +81,7 @@ def measure_search(data_dir: str | None, number: int) -> dict[str, Any]:
 def measure_start(data_dir: str | None, began: float) -> dict[str, Any]:
     """Seconds from before the interpreter started (`began`, of the parent's monotonic clock) to the first page."""
     make_env(data_dir).reset(seed=0)
-    return {"seconds": time.monotonic() - began}
+    return {"wall": time.monotonic() - began, "cpu": time.process_time()}
 
 
 def measure_memory(data_dir: str | None, steps: int, extra: int) -> dict[str, Any]:
@@ -91,14 +91,14 @@ def measure_memory(data_dir: str | None, steps: int, extra: int) -> dict[str, An
     env = make_env(data_dir)
     rng = random.Random(0)
     walk(env, rng, steps)
-    first = status_mb("VmRSS")
+    first, peak = status_mb("VmRSS"), status_mb("VmHWM")
     others = []
     for seed in range(extra):
         other = make_env(data_dir)
         other.reset(seed=seed)
         walk(other, rng, 20)
         others.append(other)
-    return {"rss": first, "peak": status_mb("VmHWM"), "extra": (status_mb("VmRSS") - first) / len(others)}
+    return {"rss": first, "peak": peak, "extra": (status_mb("VmRSS") - first) / len(others)}
 
 
 def measure_worker(data_dir: str | None, steps: int) -> dict[str, Any]:
@@ -174,14 +174,16 @@ def child(cache: str, name: str, **arguments: Any) -> dict[str, Any]:
     return result
 
 
-def start_seconds(data_dir: str | None, repeats: int) -> tuple[list[float], list[float]]:
+def start_figures(data_dir: str | None, repeats: int) -> dict[str, float]:
     """Starts with an empty cache folder, and with the same folder again."""
-    cold, cached = [], []
+    seconds: dict[str, list[float]] = {}
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as cache:
-            for seconds in (cold, cached):
-                seconds.append(child(cache, "start", data_dir=data_dir, began=time.monotonic())["seconds"])
-    return cold, cached
+            for state in ("cold", "cached"):
+                start = child(cache, "start", data_dir=data_dir, began=time.monotonic())
+                seconds.setdefault(f"start_{state}_s", []).append(start["wall"])
+                seconds.setdefault(f"start_{state}_cpu_s", []).append(start["cpu"])
+    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def workers_pss(data_dir: str | None, cache: str, number: int, steps: int) -> list[float]:
@@ -212,9 +214,7 @@ def workers_pss(data_dir: str | None, cache: str, number: int, steps: int) -> li
 
 def catalogue_figures(data_dir: str | None, sizes: argparse.Namespace) -> dict[str, float]:
     """All figures of one catalogue."""
-    figures: dict[str, float] = {}
-    cold, cached = start_seconds(data_dir, sizes.repeats)
-    figures["start_cold_s"], figures["start_cached_s"] = statistics.median(cold), statistics.median(cached)
+    figures = start_figures(data_dir, sizes.repeats)
     with tempfile.TemporaryDirectory() as cache:
         child(cache, "start", data_dir=data_dir, began=time.monotonic())  # the cache is there from now on
         for mode in ("text", "text_rich"):
