@@ -7,9 +7,8 @@ import itertools
 import random
 import string
 from collections.abc import Sequence
-from functools import cached_property
 
-from .goals import ORDER_SEED, Goal
+from .goals import ORDER_SEED
 
 _NAME_LENGTH = 10
 
@@ -25,14 +24,16 @@ class OriginalDraws:
     `reseed` are the same in every process, as they are there.
 
     Args:
-        goals: all goals of the set; their number decides where the generator starts.
+        weights: of all goals of the set, by goal id; their number decides where the generator starts.
         ids: the goal ids to draw from, in order.
 
     Source: the original's `SimServer.receive` and `random_idx`.
     """
 
-    def __init__(self, goals: Sequence[Goal], ids: Sequence[int]) -> None:
-        self._goals, self._ids = goals, ids
+    def __init__(self, weights: Sequence[float], ids: Sequence[int]) -> None:
+        self._ids = ids
+        self._count = len(weights)
+        self._sums = [0.0, *itertools.accumulate(weights[goal_id] for goal_id in ids)]
         self._rng: random.Random | None = None
 
     def reseed(self, seed: int) -> None:
@@ -43,11 +44,7 @@ class OriginalDraws:
         """Return the next goal id."""
         if self._rng is None:
             self._rng = random.Random(ORDER_SEED)
-            self._rng.shuffle(list(range(len(self._goals))))
+            self._rng.shuffle(list(range(self._count)))
         self._rng.choices(string.ascii_lowercase, k=_NAME_LENGTH)
         place = bisect.bisect(self._sums, self._rng.uniform(0, self._sums[-1]))
         return self._ids[min(place, len(self._ids) - 1)]
-
-    @cached_property
-    def _sums(self) -> list[float]:
-        return [0.0, *itertools.accumulate(self._goals[goal_id].weight for goal_id in self._ids)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import defaultdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +84,21 @@ class WebShopEnv(AgentEnv):
         self.goals = self.shop.goals(goals)
         self.observation_mode: ObservationMode = observation_mode
         self.max_turns = max_turns
-        self.goal_ids = split_ids(goals, split, self.shop)
-        """The goal ids of the split."""
-        self._pools = _by_product(self.goals, self.goal_ids)
-        self._original = None if self.shop.compat.even_draws else OriginalDraws(self.goals, self.goal_ids)
+        self._pools = _by_product(self.goals, split_ids(goals, split, self.shop))
         self._oracle = Oracle(self.shop)
         self._session: Session | None = None
         self._turns = 0
         self._truncated = False
+        self.goal_set, self.split = goals, split
+
+    @cached_property
+    def goal_ids(self) -> list[int]:
+        """The goal ids of the split."""
+        return split_ids(self.goal_set, self.split, self.shop)
+
+    @cached_property
+    def _draws(self) -> OriginalDraws:
+        return OriginalDraws([goal.weight for goal in self.goals], self.goal_ids)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -101,8 +109,8 @@ class WebShopEnv(AgentEnv):
             ValueError: an unknown option, or a goal id that does not exist.
         """
         super().reset(seed=seed)
-        if self._original is not None and seed is not None:
-            self._original.reseed(seed)
+        if seed is not None and not self.shop.compat.even_draws:
+            self._draws.reseed(seed)
         self._session = Session(self.shop, self._pick(options or {}))
         self._turns = 0
         self._truncated = False
@@ -115,8 +123,8 @@ class WebShopEnv(AgentEnv):
         if options.keys() - {"goal_id"}:
             raise ValueError(f"reset options may hold goal_id only, got {', '.join(map(repr, options))}")
         goal_id = options.get("goal_id")
-        if goal_id is None and self._original is not None:
-            return self.goals[self._original.next()]
+        if goal_id is None and not self.shop.compat.even_draws:
+            return self.goals[self._draws.next()]
         if goal_id is None:
             pool = self._pools[int(self.np_random.integers(len(self._pools)))]
             return pool[int(self.np_random.integers(len(pool)))] if len(pool) > 1 else pool[0]

@@ -5,17 +5,13 @@ from collections import Counter
 
 import pytest
 
-from trl_agent_envs.webshop import Goal, RawCatalog
+from trl_agent_envs.webshop import RawCatalog
 from trl_agent_envs.webshop.draws import OriginalDraws
 from trl_agent_envs.webshop.env import WebShopEnv
 
 
-def _goals(*weights: float) -> list[Goal]:
-    return [Goal(i, "B", "", ("a",), {}, 1.0, weight) for i, weight in enumerate(weights)]
-
-
 def test_each_goal_has_the_weight_of_the_one_before_it() -> None:
-    draws = OriginalDraws(_goals(1.0, 2.0, 5.0, 100.0), range(4))
+    draws = OriginalDraws([1.0, 2.0, 5.0, 100.0], range(4))
     draws.reseed(0)
     # sums 0, 1, 3, 8, 108: the share [0, 1) is goal 1's, [1, 3) goal 2's, and the rest goal 3's
     drawn = Counter(draws.next() for _ in range(54_000))
@@ -28,7 +24,7 @@ def test_each_goal_has_the_weight_of_the_one_before_it() -> None:
 
 def test_numbers_are_used_as_the_original_uses_them() -> None:
     """Ten letters for the name of the visit, then one uniform number."""
-    draws = OriginalDraws(_goals(3.0, 1.0, 1.0, 1.0), [1, 2, 3])
+    draws = OriginalDraws([3.0, 1.0, 1.0, 1.0], [1, 2, 3])
     draws.reseed(7)
     rng = random.Random(7)
     for _ in range(50):
@@ -39,7 +35,7 @@ def test_numbers_are_used_as_the_original_uses_them() -> None:
 
 
 def test_one_goal_is_always_drawn() -> None:
-    draws = OriginalDraws(_goals(1.0, 2.0), [1])
+    draws = OriginalDraws([1.0, 2.0], [1])
     assert {draws.next() for _ in range(20)} == {1}
 
 
