@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trl_agent import __version__, cli_webshop_index
+from trl_agent import __version__, cli_webshop_eval, cli_webshop_index
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -41,6 +41,7 @@ def _add_webshop(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print {split: [goal ids]} as JSON")
     command.set_defaults(run=_webshop_splits)
     cli_webshop_index.add_commands(inner)
+    cli_webshop_eval.add_commands(inner)
 
 
 def _show_help(parser: argparse.ArgumentParser) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,9 @@ class Compat:
     special_searches: `search[<a> attribute]` and `search[<c>]` list products. The original raises; here, an
         action error. It forgets the product page at that point, so what is clicked next fails too.
     over_when_done: after a purchase nothing can be done. The original still searches.
+    even_draws: an episode without a given goal draws a product, then one of its goals, each evenly. The
+        original draws goals by their weights, and by one list too far: goal i has the weight of goal i - 1,
+        goal 0 never comes up (see `draws.OriginalDraws`).
     """
 
     exact_option_matches: bool = True
@@ -28,6 +31,7 @@ class Compat:
     page_from_state: bool = True
     special_searches: bool = True
     over_when_done: bool = True
+    even_draws: bool = True
 
     @classmethod
     def named(cls, name: str | Compat) -> Compat:
@@ -37,5 +41,5 @@ class Compat:
         if name == "strict":
             return cls()
         if name == "original":
-            return cls(False, False, False, False, False)
+            return cls(**{switch.name: False for switch in fields(cls)})
         raise ValueError(f'compat must be "strict", "original" or a Compat, got {name!r}')

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from trl_agent_envs.core import SUCCESS_SCORE, AgentEnv
 
 from .compat import Compat
+from .draws import OriginalDraws
 from .goals import Goal
 from .oracle import Oracle
 from .pages import OBSERVATION_MODES, ObservationMode
 from .pools import goal_pools
 from .raw import RawCatalog
-from .session import ActionError, Session
+from .session import ActionError, Session, can_be_named
 from .shop import Shop
+from .splits import split_ids
 
 SYSTEM_PROMPT = """You are shopping in a web shop. Buy the product that the instruction asks for.
 Each turn, answer with exactly one action:
@@ -51,6 +54,8 @@ class WebShopEnv(AgentEnv):
 
     Goals are drawn uniformly over products, then over the product's goals, so that one with hundreds of
     option combinations does not dominate. ``reset(options={"goal_id": n})`` chooses a goal of any split.
+    With "original" they are drawn as the original does: by weight, one after the other from its generator,
+    which ``reset(seed=n)`` seeds as ``random.seed(n)`` would.
 
     Version history: v0, the first.
     """
@@ -83,6 +88,16 @@ class WebShopEnv(AgentEnv):
         self._session: Session | None = None
         self._turns = 0
         self._truncated = False
+        self.goal_set, self.split = goals, split
+
+    @cached_property
+    def goal_ids(self) -> list[int]:
+        """The goal ids of the split."""
+        return split_ids(self.goal_set, self.split, self.shop)
+
+    @cached_property
+    def _draws(self) -> OriginalDraws:
+        return OriginalDraws(self.goals.table.weight_of_each().tolist(), self.goal_ids)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -93,6 +108,8 @@ class WebShopEnv(AgentEnv):
             ValueError: an unknown option, or a goal id that does not exist.
         """
         super().reset(seed=seed)
+        if seed is not None and not self.shop.compat.even_draws:
+            self._draws.reseed(seed)
         self._session = Session(self.shop, self._pick(options or {}))
         self._turns = 0
         self._truncated = False
@@ -105,6 +122,8 @@ class WebShopEnv(AgentEnv):
         if options.keys() - {"goal_id"}:
             raise ValueError(f"reset options may hold goal_id only, got {', '.join(map(repr, options))}")
         goal_id = options.get("goal_id")
+        if goal_id is None and not self.shop.compat.even_draws:
+            return self.goals[self._draws.next()]
         if goal_id is None:
             pool = self._pools[int(self.np_random.integers(len(self._pools)))]
             goal_id = pool[int(self.np_random.integers(len(pool)))] if len(pool) > 1 else pool[0]
@@ -183,7 +202,7 @@ class WebShopEnv(AgentEnv):
         """Return a random valid action: a click, or on the search page a search for words of the goal."""
         if self._over:
             return None
-        clickable = [value for value in self.session.clickables if value != "search"]
+        clickable = [v for v in self.session.clickables if v != "search" and can_be_named(v)]
         if clickable:
             return f"click[{rng.choice(clickable)}]"
         words = self.session.goal.instruction.replace("[", " ").replace("]", " ").split() or ["product"]

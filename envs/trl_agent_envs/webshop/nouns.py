@@ -17,6 +17,7 @@ DEFAULT_SPACY_MODEL = "en_core_web_sm"
 
 # as spaCy splits: at hyphens and slashes, before "'s", and between a number and its unit
 _TOKEN = re.compile(r"\d[\d.,]*(?![\d.,]*[a-z]\d)|[^\W_]+(?:[.'’][^\W\d_]{2,})*")
+_LETTER_OF_A_NAME = re.compile(r"[A-Z](?=-[A-Za-z])")
 _FUNCTION_WORDS = (
     "about above after all also an and any are as at be before below between both but by can down each "
     "even every few for from had has have he her his how if in into is it its just like more most my no "
@@ -56,13 +57,19 @@ def title_nouns(source: str | Path | None) -> TitleNouns:
 
 
 def guess_nouns(product: Product) -> tuple[str, ...]:
-    """Return the words of the title that are not numbers, single letters, function words or common verbs."""
-    words = (word.lower() for word in _TOKEN.findall(product.title))
-    return tuple(word for word in words if _may_be_noun(word))
+    """Return the words of the title that are not numbers, single letters, function words or common verbs.
+
+    The letter of "T-Shirt" or "V-Neck" counts: a tagger that splits at hyphens takes it for a noun.
+    """
+    title = product.title
+    return tuple(word.group().lower() for word in _TOKEN.finditer(title) if _may_be_noun(word, title))
 
 
-def _may_be_noun(word: str) -> bool:
-    return len(word) > 1 and not word.replace(".", "").replace(",", "").isdigit() and word not in _NOT_NOUNS
+def _may_be_noun(found: re.Match[str], title: str) -> bool:
+    word = found.group().lower()
+    if len(word) == 1:
+        return _LETTER_OF_A_NAME.match(title, found.start()) is not None
+    return not word.replace(".", "").replace(",", "").isdigit() and word not in _NOT_NOUNS
 
 
 def _spacy_nouns(model: str) -> TitleNouns:

@@ -7,7 +7,7 @@ import re
 from .catalog import Product
 from .goals import Goal
 from .pages import BACK_TO_SEARCH, BUY_NOW, NEXT, PREVIOUS, PRODUCTS_PER_PAGE, SUB_PAGES
-from .session import Session
+from .session import Session, can_be_named
 from .shop import Shop
 
 _PRICE_CLAUSE = re.compile(r", and price lower than [\d.]+ dollars$")
@@ -49,7 +49,9 @@ class Oracle:
     def _next_option(self, product: Product, goal: Goal, chosen: dict[str, str]) -> str:
         for name, value in self._wanted(product, goal).items():
             # a value that several types share can be clicked for one of them only
-            if chosen.get(name) != value and value not in chosen.values() and value not in _BUTTONS and value:
+            if chosen.get(name) == value or value in chosen.values() or value in _BUTTONS:
+                continue
+            if can_be_named(value):
                 return f"click[{value}]"
         return f"click[{BUY_NOW}]"
 

@@ -40,10 +40,17 @@ def parse_action(action: str) -> tuple[str, str] | None:
     return (line[:start], line[start + 1 : end]) if start > 0 else None
 
 
+def can_be_named(value: str) -> bool:
+    """Return whether ``click[value]`` is read as a click on `value`: brackets and line breaks are not."""
+    return bool(value) and "[" not in value and "\n" not in value
+
+
 class Session:
     """A visit to the shop with one goal. `act` changes it; an action that does nothing raises `ActionError`.
 
-    page: the page that is shown. reward: of the purchase, once there is one.
+    page: the page that is shown. reward: of the purchase, once there is one. What else there is (keywords,
+    asin, options) is what the next action starts from; it can differ from the page after a search that fails
+    in the original (see `Compat.special_searches`).
     """
 
     def __init__(self, shop: Shop, goal: Goal) -> None:
@@ -57,8 +64,11 @@ class Session:
         self.asin: str | None = None
         self.visited: set[str] = set()
         self.options: dict[str, str] = {}
-        self.page = _INDEX
-        self.url = f"{ADDRESS}/{self.goal.goal_id}"
+        self._show(_INDEX, f"{ADDRESS}/{self.goal.goal_id}")
+
+    def _show(self, page: Page, url: str) -> None:
+        self.page, self.url = page, url
+        self._shown: tuple[list[str], int, str | None, dict[str, str]] | None = None
 
     def act(self, action: str) -> None:
         """Do `action`.
@@ -103,8 +113,8 @@ class Session:
             self._show_results(self.keywords, self.number)
         elif argument in SUB_PAGES:
             product = self._current_product()
-            self.page = Page("sub", product=product, chosen=dict(self.options), sub_page=argument)
-            self.url = self._address("item_sub_page", SUB_PAGES[argument], str(self.options))
+            page = Page("sub", product=product, chosen=dict(self.options), sub_page=argument)
+            self._show(page, self._address("item_sub_page", SUB_PAGES[argument], str(self.options)))
         else:
             self._choose(argument)
 
@@ -118,14 +128,16 @@ class Session:
 
     def _show_results(self, keywords: list[str], number: int) -> None:
         # the original forgets product and options before it searches, also when the search then fails
+        before = (self.keywords, self.number, self.asin, self.options)
         self.keywords, self.number, self.asin, self.options = keywords, number, None, {}
         try:
             found = self.shop.find(keywords)
         except SpecialSearchError as error:
+            self._shown = self._shown or before
             raise ActionError(str(error)) from None
         shown = found[(number - 1) * PRODUCTS_PER_PAGE : number * PRODUCTS_PER_PAGE]
-        self.page = Page("results", products=shown, number=number, total=len(found))
-        self.url = f"{ADDRESS}/search_results/{self.goal.goal_id}/{'+'.join(keywords)}/{number}"
+        page = Page("results", products=shown, number=number, total=len(found))
+        self._show(page, f"{ADDRESS}/search_results/{self.goal.goal_id}/{'+'.join(keywords)}/{number}")
 
     def _choose(self, argument: str) -> None:
         """Open a listed product, choose an option, or come back from a sub page."""
@@ -137,8 +149,8 @@ class Session:
             types = {value: name for name, values in self.page.product.options.items() for value in values}
             self.options[types[argument]] = argument
         product = self._current_product()
-        self.page = Page("item", product=product, chosen=dict(self.options))
-        self.url = self._address("item_page", json.dumps(self.options))
+        page = Page("item", product=product, chosen=dict(self.options))
+        self._show(page, self._address("item_page", json.dumps(self.options)))
 
     def _current_product(self) -> Product:
         if self.asin is None:
@@ -152,19 +164,27 @@ class Session:
     def _buy(self) -> None:
         product = self._current_product()
         self.reward = self.shop.reward(self.goal, product.asin, self.options)
-        self.page = Page("done", product=product, chosen=dict(self.options), score=self.reward.total)
-        self.url = f"{ADDRESS}/done/{self.goal.goal_id}/{product.asin}/{self.options}"
+        page = Page("done", product=product, chosen=dict(self.options), score=self.reward.total)
+        self._show(page, f"{ADDRESS}/done/{self.goal.goal_id}/{product.asin}/{self.options}")
 
     def key(self, *, with_visited: bool) -> str:
-        """Return a text that is equal for equal states of equal goals.
+        """Return a text that is equal for equal states of equal goals: of what is shown and chosen.
+
+        An action that did nothing never changes it, also not a search that fails in the original.
 
         Args:
             with_visited: products opened before make a different state (`text_rich` shows them).
         """
-        chosen = json.dumps(self.options, sort_keys=True) if self.options else ""
+        keywords, number, asin, options = self._shown or (
+            self.keywords,
+            self.number,
+            self.asin,
+            self.options,
+        )
+        chosen = json.dumps(options, sort_keys=True) if options else ""
         visited = ",".join(sorted(self.visited)) if with_visited else ""
-        place = f"{self.page.kind} {self.page.sub_page}|{self.asin}|{chosen}|{visited}|{self.number}"
-        return f"{self.goal.goal_id}|{place}|{' '.join(self.keywords)}"
+        place = f"{self.page.kind} {self.page.sub_page}|{asin}|{chosen}|{visited}|{number}"
+        return f"{self.goal.goal_id}|{place}|{' '.join(keywords)}"
 
     def observation(self, mode: ObservationMode) -> str:
         """Return the page as text."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from trl_agent_envs.webshop import Shop
-from trl_agent_envs.webshop.session import ActionError, Session
+from trl_agent_envs.webshop.env import WebShopEnv
 from trl_agent_envs.webshop.tokens import stem, tokenize
 
 DATA = os.environ.get("WEBSHOP_DATA")
@@ -125,43 +125,46 @@ def test_strict_meets_every_exact_purchase(shop: Shop) -> None:
     assert failing == 458
 
 
-def test_pages(shop: Shop) -> None:
-    episodes: dict[int, list[dict[str, Any]]] = {}
-    for row in golden("pages.jsonl"):
-        episodes.setdefault(row["ep"], []).append(row)
+def test_pages() -> None:
+    """Every step of every episode, all of them in one environment, as one server played them all."""
+    folder = Path(str(DATA))
+    env = WebShopEnv(
+        folder / "data",
+        split="all",
+        compat="original",
+        title_nouns=folder / "golden" / "title_nouns_sm360.jsonl",
+        max_turns=10_000,
+    )
     wrong = []
-    for rows in episodes.values():
-        session = Session(shop, shop.goals("synthetic")[rows[0]["goal"]])
-        for row in rows:
-            if row["action"] is None:
-                session = Session(shop, shop.goals("synthetic")[row["goal"]])
-                reward = done = None
-                failed = False
-            else:
-                reward, done, failed = _act(session, row["action"])
-            if row["error"]:
-                assert failed, row["action"]
-            seen = {
-                "text": session.observation("text"),
-                "text_rich": session.observation("text_rich"),
-                "clickables": list(session.clickables),
-                "has_search_bar": session.page.kind == "index",
-                "url": session.url,
-            }
-            if not row["error"]:
-                seen |= {"reward": reward, "done": done}
-            wrong += [
-                (row["ep"], row["step"], row["kind"], row["action"], key)
-                for key in seen
-                if seen[key] != row[key]
-            ]
+    rows = golden("pages.jsonl")
+    for row in rows:
+        reward = done = None
+        if row["action"] is None:
+            _, info = env.reset(options={"goal_id": row["goal"]})
+        else:
+            before = env.state_key()
+            _, reward, done, _, info = env.step(row["action"])
+        if row["error"]:  # what raises in the original does nothing, and says so
+            assert info["action_error"]
+            assert env.state_key() == before
+            reward = done = None
+        seen = {
+            "text": env.session.observation("text"),
+            "text_rich": env.session.observation("text_rich"),
+            "clickables": info["available_actions"]["clickables"],
+            "has_search_bar": info["available_actions"]["has_search_bar"],
+            "url": env.session.url,
+            "reward": reward,
+            "done": done,
+        }
+        wrong += [(row["ep"], row["step"], row["action"], key) for key in seen if seen[key] != row[key]]
+    assert len(rows) > 400
     assert wrong == []
 
 
-def _act(session: Session, action: str) -> tuple[float, bool, bool]:
-    try:
-        session.act(action)
-    except ActionError:
-        return 0.0, False, True
-    done = session.page.kind == "done"
-    return (session.page.score if done else 0.0), done, False
+@pytest.mark.parametrize(("key", "seed"), [("load_seed_0", None), ("random_seed_42_before_resets", 42)])
+def test_goals_of_resets_without_a_session(key: str, seed: int | None) -> None:
+    """The original's draws, also its first fifty of all, which no seed changes."""
+    env = WebShopEnv(Path(str(DATA)) / "data", split="all", compat="original")
+    drawn = [env.reset(seed=seed)[1]["goal_id"], *(env.reset()[1]["goal_id"] for _ in range(49))]
+    assert drawn == [goal for _, goal in golden("session_sampling.json")[key]]

@@ -18,7 +18,8 @@ def _guess(raw: RawCatalog, title: str) -> tuple[str, ...]:
     ("title", "nouns"),
     [
         ("Persian Rug for the Living Room", ("persian", "rug", "living", "room")),
-        ("Women's T-Shirt, 2 Pack (Size: 7.5)", ("women", "shirt", "pack", "size")),
+        ("Women's T-Shirt, 2 Pack (Size: 7.5)", ("women", "t", "shirt", "pack", "size")),
+        ("A 5 x 7 Rug - Size M, v-neck", ("rug", "size", "neck")),
         ("USB-C Cable with 3 Ports", ("usb", "cable", "ports")),
         ("12 & 1/2", ()),
         ("", ()),
