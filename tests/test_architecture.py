@@ -45,7 +45,7 @@ LAYER_4 = {"cli"}
 GYM_BASE = {"numpy", "gymnasium"}
 # What each environment may need beyond GYM_BASE. A heavy one is an extra in pyproject.toml.
 GYM_EXTRAS = {
-    "webshop": {"bm25s", "Stemmer", "rapidfuzz", "spacy"},
+    "webshop": {"bm25s", "Stemmer", "rapidfuzz", "spacy", "starlette", "jinja2", "uvicorn"},
     "browser": {"playwright"},
     "miniwob": {"playwright", "miniwob"},
 }

@@ -1,0 +1,248 @@
+"""The site's addresses: where a visit begins, what it shows, and what is done in it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import secrets
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..goals import Goal
+from ..replay import ReplayError, search_action
+from ..shop import Shop
+from ..splits import split_ids
+from .recorder import Recorder
+from .rendering import STATIC, Templates
+from .visits import MAX_TURNS, STALE, Visit, VisitStore
+
+COOKIE = "webshop_owner"
+MAX_BODY = 64 * 1024
+"""A request may carry this many bytes."""
+
+_OWNER = re.compile(r"[A-Za-z0-9_-]{22,64}")
+_FIXED = re.compile(r"fixed_(\d{1,9})")
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # not "no-referrer": browsers then send "Origin: null" with a form, and its origin could not be checked
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_GONE = (
+    "It was left alone for too long, too many others were begun since, the server was restarted, or it was "
+    "begun in another browser."
+)
+_LOG = logging.getLogger(__name__)
+
+
+class Site:
+    """The shop as an ASGI application.
+
+    ``/`` begins a visit with a goal drawn at random (a product, then one of its goals), ``/fixed_<i>`` with
+    goal i, and any other ``/<name>`` with a goal that the name alone decides. A visit lives on the server; its
+    pages are ``/visit/<id>/<turn>``, for the browser that began it alone. What is done is posted from a page
+    and done only if that page is still the current one: a browser's "back" shows the current page and a note.
+
+    Args:
+        goals: "synthetic" or "human". split: which goals are drawn (``/fixed_<i>`` takes any).
+        max_turns: actions a visit may take.
+        recorder: gets every visit that ends, by a purchase or the limit. A visit that is left is not recorded.
+        store: keeps the visits.
+        hosts: names under which the site may be asked for; ("*",) allows all.
+        rng: draws the goals of ``/``.
+
+    Raises:
+        ValueError: unknown goals or split, or max_turns below 1.
+    """
+
+    def __init__(
+        self,
+        shop: Shop,
+        *,
+        goals: str = "synthetic",
+        split: str = "train",
+        max_turns: int = MAX_TURNS,
+        recorder: Recorder | None = None,
+        store: VisitStore | None = None,
+        hosts: Sequence[str] = ("*",),
+        rng: random.Random | None = None,
+    ) -> None:
+        if max_turns < 1:
+            raise ValueError(f"max_turns must be at least 1, got {max_turns}")
+        self.shop, self.max_turns, self.recorder = shop, max_turns, recorder
+        self.goals = shop.goals(goals)
+        self.drawn = split_ids(goals, split, shop)
+        by_product: dict[str, list[Goal]] = defaultdict(list)
+        for goal_id in self.drawn:
+            by_product[self.goals[goal_id].asin].append(self.goals[goal_id])
+        self._pools = list(by_product.values())
+        self.store = VisitStore() if store is None else store
+        self._rng = random.Random(secrets.randbits(128)) if rng is None else rng
+        self._templates = Templates()
+        self._one_at_a_time = threading.Lock()
+        self._app = self._with_headers(self._routes(hosts))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    def _routes(self, hosts: Sequence[str]) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/", self._begin),
+                Mount("/static", StaticFiles(directory=Path(str(STATIC)))),
+                Route("/visit/{visit}/{turn:int}", self._show),
+                Route("/visit/{visit}/{turn:int}/{kind}", self._act, methods=["POST"]),
+                Route("/{name}", self._begin),
+            ],
+            exception_handlers={HTTPException: self._refuse, 500: self._fail},
+            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)],
+        )
+
+    def _with_headers(self, app: ASGIApp) -> ASGIApp:
+        async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+            async def send_with_headers(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    MutableHeaders(scope=message).update(_HEADERS)
+                await send(message)
+
+            await app(scope, receive, send_with_headers)
+
+        return wrapped
+
+    # ---- beginning ----------------------------------------------------------------------------------------
+    async def _begin(self, request: Request) -> Response:
+        name = request.path_params.get("name")
+        goal = self._draw(self._rng) if name is None else self._named(name)
+        owner = _owner(request)
+        with self._one_at_a_time:
+            visit = self.store.open(owner or secrets.token_urlsafe(16), self.shop, goal, self.max_turns)
+        response = _go(visit)
+        if owner is None:
+            response.set_cookie(COOKIE, visit.owner, httponly=True, samesite="lax", path="/")
+        return response
+
+    def _named(self, name: str) -> Goal:
+        if not name.startswith("fixed_"):
+            return self._draw(random.Random(f"site/{name}"))
+        match = _FIXED.fullmatch(name)
+        if match is None or int(match[1]) >= len(self.goals):
+            raise HTTPException(
+                404, f"There is no goal {name!r}; goals are fixed_0 to fixed_{len(self.goals) - 1}."
+            )
+        return self.goals[int(match[1])]
+
+    def _draw(self, rng: random.Random) -> Goal:
+        return rng.choice(rng.choice(self._pools))
+
+    # ---- pages and actions --------------------------------------------------------------------------------
+    async def _show(self, request: Request) -> Response:
+        with self._one_at_a_time:
+            visit = self._visit(request)
+            note = visit.note if request.path_params["turn"] == visit.turn else STALE
+            return _html(self._templates.visit(visit, note))
+
+    async def _act(self, request: Request) -> Response:
+        _check_same_origin(request)
+        form = await _form(request)
+        with self._one_at_a_time:
+            visit = self._visit(request)
+            action = _action(request.path_params["kind"], form)
+            if action is None:
+                visit.note = "Choose an option first."
+            elif visit.act(request.path_params["turn"], action) and visit.over:
+                self._record(visit)
+            return _go(visit)
+
+    def _visit(self, request: Request) -> Visit:
+        owner = _owner(request)
+        visit = None if owner is None else self.store.get(request.path_params["visit"], owner)
+        if visit is None:
+            raise HTTPException(410, _GONE)
+        return visit
+
+    def _record(self, visit: Visit) -> None:
+        if self.recorder is None:
+            return
+        try:
+            self.recorder.write(visit)
+        except (OSError, ReplayError) as error:
+            _LOG.error("a visit could not be recorded: %s", error)
+            visit.note = f"This visit could not be recorded: {error}"
+
+    # ---- refusals -----------------------------------------------------------------------------------------
+    async def _refuse(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        heading = "This visit is not here any more" if error.status_code == 410 else "That did not work"
+        body = self._templates.message(heading, error.detail)
+        return _html(body, error.status_code, dict(error.headers or {}))
+
+    async def _fail(self, request: Request, error: Exception) -> Response:
+        return _html(self._templates.message("The shop made a mistake", "It is in the server's log."), 500)
+
+
+def _owner(request: Request) -> str | None:
+    """Return the browser's token. Any well-formed one will do: servers on other ports of a host share the cookie."""
+    owner = request.cookies.get(COOKIE, "")
+    return owner if _OWNER.fullmatch(owner) else None
+
+
+def _go(visit: Visit) -> Response:
+    return RedirectResponse(f"/visit/{visit.visit_id}/{visit.turn}", 303)
+
+
+def _html(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(body, status, headers, "text/html")
+
+
+def _check_same_origin(request: Request) -> None:
+    """Refuse a form that another site's page sent, beside the cookie's SameSite rule."""
+    origin = request.headers.get("origin")
+    same = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    if not same or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HTTPException(403, "This was sent from another site's page; nothing was done.")
+
+
+async def _form(request: Request) -> list[tuple[str, str]]:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise HTTPException(413, f"The form holds more than {MAX_BODY} bytes; nothing was done.")
+    try:
+        return parse_qsl(
+            body.decode("ascii", "replace"), keep_blank_values=True, errors="replace", max_num_fields=8
+        )
+    except ValueError as error:
+        raise HTTPException(400, f"The form cannot be read ({error}); nothing was done.") from error
+
+
+def _action(kind: str, form: list[tuple[str, str]]) -> str | None:
+    """Return the action that a page asks for. None: nothing was chosen."""
+    values = dict(form)
+    if kind == "search" and "search_query" in values:
+        return search_action(values["search_query"])
+    if kind == "click" and "value" in values:
+        return f"click[{values['value']}]"
+    if kind == "choose":  # the field is named after the option's type, which may be any text
+        return f"click[{form[-1][1]}]" if form else None
+    raise HTTPException(400, f"No page sends such a form to {kind!r}; nothing was done.")
