@@ -140,7 +140,9 @@ def _webshop_serve(arguments: argparse.Namespace) -> int:
         from trl_agent_envs.webshop.site import Recorder, Site, address, bind, local_names, run
     except ModuleNotFoundError as error:
         print(
-            f"trl-agent webshop serve: needs {error.name}; run pip install 'trl-agent[site]'", file=sys.stderr
+            f"trl-agent webshop serve: needs {str(error.name).partition('.')[0]}; "
+            "run pip install 'trl-agent[site]'",
+            file=sys.stderr,
         )
         return 1
     recorder = None
@@ -157,15 +159,12 @@ def _webshop_serve(arguments: argparse.Namespace) -> int:
             hosts=local_names(arguments.host),
         )
         with bind(arguments.host, arguments.port) as listening:
-            print(
-                f"{len(shop.catalog)} products, {len(site.drawn)} goals to draw from. "
-                f"Open {address(listening)} in a browser; Ctrl-C ends it.",
-                flush=True,
-            )
             if recorder is not None:
                 if recorder.cut:
-                    print(f"cut off an unfinished episode ({recorder.cut} bytes)", flush=True)
-                print(f"visits that end are added to {recorder.path}", flush=True)
+                    print(f"cut off an unfinished episode ({recorder.cut} bytes)")
+                print(f"visits that end are added to {recorder.path}")
+            print(f"{len(shop.catalog)} products, {len(site.drawn)} goals to draw from")
+            print(f"Open {address(listening)} in a browser; Ctrl-C ends it.", flush=True)
             run(site, listening)
     except (ValueError, OSError) as error:
         print(f"trl-agent webshop serve: {error}", file=sys.stderr)

@@ -152,6 +152,7 @@ class Retracing:
         self.actions: list[str] = []
         self.other_lists = 0
         self._keywords: tuple[str, ...] = ()
+        self._opened: dict[str, LogLine] = {}  # asin -> the last page of it
 
     def show(self, line: LogLine) -> None:
         """Do what leads to the page of `line`.
@@ -205,13 +206,15 @@ class Retracing:
 
     def _go_to_item(self, line: LogLine) -> None:
         if not self._is_on(line):
-            if line.page == "done":  # its line does not say which search led there
-                line = dataclasses.replace(line, keywords=self._keywords, number=self.session.number)
+            if line.page == "done" and (opened := self._opened.get(line.asin)):
+                # its line does not say which search led there
+                line = dataclasses.replace(line, keywords=opened.keywords, number=opened.number)
             self._go_to_results(line)
             self._click(line.asin.lower())
         if self.session.page.kind == "sub" and line.page != "item_sub_page":
             self._click(PREVIOUS)
         self._choose(line)
+        self._opened[line.asin] = line
 
     def _is_on(self, line: LogLine) -> bool:
         """Whether the product of `line` is open, by the same way and without a choice that must be undone."""

@@ -48,8 +48,8 @@ class ReadPage(HTMLParser):
             self._open.append(element)
 
     def handle_endtag(self, tag: str) -> None:
-        assert self._open and self._open[-1].tag == tag, f"</{tag}> closes {self._open[-1:]}"
-        self._open.pop()
+        opened = self._open.pop()
+        assert opened.tag == tag, f"</{tag}> closes {opened.tag}"
 
     def handle_data(self, data: str) -> None:
         parent = self._open[-1].tag if self._open else ""

@@ -48,7 +48,9 @@ class Visitor:
         element = self.find(value)
         assert element is not None, f"{value!r} is not on the page"
         name = element.attributes["name"]
-        return self.post(self.page.form_of(element).attributes["action"], [(name, element.attributes["value"])])
+        return self.post(
+            self.page.form_of(element).attributes["action"], [(name, element.attributes["value"])]
+        )
 
     def find(self, value: str) -> Element | None:
         for element in reversed(self.page.elements):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import random
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -15,9 +19,13 @@ from tests.envs.webshop.html_reading import ReadPage
 from tests.envs.webshop.site_visitor import Visitor
 from trl_agent_envs.webshop import RawCatalog, Shop
 from trl_agent_envs.webshop.env import WebShopEnv
+from trl_agent_envs.webshop.session import ActionError, Session
 from trl_agent_envs.webshop.site import Site
+from trl_agent_envs.webshop.site.rendering import Templates
+from trl_agent_envs.webshop.site.visits import Visit
 from trl_agent_envs.webshop.synthetic import generate
 
+DATA = os.environ.get("WEBSHOP_DATA")
 SIXTY = generate(60, seed=0)
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -61,8 +69,35 @@ def test_random_walks_show_the_same_on_both_sides(env: WebShopEnv) -> None:
             assert visitor.page.note == ""
             kinds.add(env.session.page.kind)
             if done:
-                assert float(visitor.page.by_id("reward").text.removeprefix("Your score (min 0.0, max 1.0)")) == reward
+                assert (
+                    float(visitor.page.by_id("reward").text.removeprefix("Your score (min 0.0, max 1.0)"))
+                    == reward
+                )
                 break
+    assert kinds == {"index", "results", "item", "sub", "done"}
+
+
+@pytest.mark.skipif(
+    not DATA, reason="needs the real WebShop data: set WEBSHOP_DATA to a folder with data/ and golden/"
+)
+def test_every_golden_page_has_the_originals_texts_and_clickables() -> None:
+    """The original's own pages on its real products, rendered without a server."""
+    shop = Shop.load(Path(str(DATA)) / "data", compat="original")
+    goals, templates = shop.goals("synthetic"), Templates()
+    visit, wrong, kinds = None, [], set()
+    with (Path(str(DATA)) / "golden" / "pages.jsonl").open(encoding="utf-8") as file:
+        for row in map(json.loads, file):
+            if row["action"] is None:
+                visit = Visit("id", "owner", Session(shop, goals[row["goal"]]), 1000)
+            assert visit is not None
+            with contextlib.suppress(ActionError):
+                visit.session.act(row["action"] or "")
+            page = ReadPage(templates.visit(visit).decode())
+            kinds.add(visit.session.page.kind)
+            score = visit.session.page.kind == "done" and visit.session.page.score != row["reward"]
+            if not score and (page.visible, page.clickables) != (row["text"], row["clickables"]):
+                wrong.append((row["ep"], row["step"]))
+    assert wrong == []
     assert kinds == {"index", "results", "item", "sub", "done"}
 
 
@@ -93,7 +128,9 @@ def test_ids_and_classes_are_the_originals(strict: Shop) -> None:
     visitor.do("click[b000000001]")
     assert visitor.page.by_id("product-image").attributes["src"].startswith("/static/")
     visitor.do("click[buy now]")
-    (score,) = [e for e in visitor.page.elements if e.tag == "pre" and e.parent is visitor.page.by_id("reward")]
+    (score,) = [
+        e for e in visitor.page.elements if e.tag == "pre" and e.parent is visitor.page.by_id("reward")
+    ]
     assert 0 <= float(score.text) <= 1
 
 
@@ -166,7 +203,9 @@ def robust() -> Visitor:
 
 @given(name=st.text(min_size=1, max_size=20), kind=st.text(max_size=10), body=st.binary(max_size=100))
 @settings(max_examples=30, deadline=None)
-def test_any_request_gets_an_answer_with_the_headers(robust: Visitor, name: str, kind: str, body: bytes) -> None:
+def test_any_request_gets_an_answer_with_the_headers(
+    robust: Visitor, name: str, kind: str, body: bytes
+) -> None:
     base = robust.address
     for method, address in (
         ("GET", "/" + quote(name, safe="", errors="replace")),

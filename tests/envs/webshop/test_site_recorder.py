@@ -137,10 +137,10 @@ def test_one_server_a_folder(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(RecorderError, match="cannot record into .*file/sub: Not a directory"):
+    with pytest.raises(RecorderError, match=r"cannot record into .*file/sub: Not a directory"):
         Recorder(tmp_path / "file" / "sub")
     (tmp_path / "taken" / FILE_NAME).mkdir(parents=True)
-    with pytest.raises(RecorderError, match="cannot record into .*taken: Is a directory"):
+    with pytest.raises(RecorderError, match=r"cannot record into .*taken: Is a directory"):
         Recorder(tmp_path / "taken")
 
 

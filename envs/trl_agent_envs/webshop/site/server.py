@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 
 import uvicorn
@@ -24,7 +25,9 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise OSError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+        # `strerror` alone would repeat the address
+        what = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise OSError(f"cannot listen on {host} port {port}: {what}") from error
 
 
 def local_names(host: str) -> tuple[str, ...]:
