@@ -82,7 +82,7 @@ def convert_logs(
                     raise
                 reason = error.reason if isinstance(error, NotReplayable) else "a line is malformed"
                 conversion.skipped[reason] += 1
-                conversion.problems += map(str, malformed or [error])
+                conversion.problems += [str(line) for line in malformed] or [str(error)]
                 continue
             conversion.episodes += 1
             yield steps

@@ -36,7 +36,8 @@ MAX_BODY = 64 * 1024
 """A request may carry this many bytes."""
 
 _OWNER = re.compile(r"[A-Za-z0-9_-]{22,64}")
-_FIXED = re.compile(r"fixed_(\d{1,9})")
+_NAME = re.compile(r"[\w-]{1,100}")
+_FIXED = re.compile(r"fixed_([0-9]{1,9})")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -46,7 +47,6 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
 }
 _GONE = (
     "It was left alone for too long, too many others were begun since, the server was restarted, or it was "
@@ -122,7 +122,11 @@ class Site:
         async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
             async def send_with_headers(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    MutableHeaders(scope=message).update(_HEADERS)
+                    headers = MutableHeaders(scope=message)
+                    headers.update(_HEADERS)
+                    # a kept page would hide where the visit is; a kept style sheet is asked about
+                    is_file = scope["path"].startswith("/static/")
+                    headers["Cache-Control"] = "no-cache" if is_file else "no-store"
                 await send(message)
 
             await app(scope, receive, send_with_headers)
@@ -142,6 +146,10 @@ class Site:
         return response
 
     def _named(self, name: str) -> Goal:
+        if not _NAME.fullmatch(name):
+            raise HTTPException(
+                404, "There is no such page; a visit's name has letters, digits, - and _ only."
+            )
         if not name.startswith("fixed_"):
             return self._draw(random.Random(f"site/{name}"))
         match = _FIXED.fullmatch(name)

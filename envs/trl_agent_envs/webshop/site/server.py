@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import socket
 
@@ -36,8 +37,11 @@ def local_names(host: str) -> tuple[str, ...]:
     For a site that only this machine reaches these are its own names, so that a foreign name that was made to
     lead here reads nothing; else any name.
     """
-    names = ("localhost", "127.0.0.1", "[::1]", "::1")
-    return names if host in names else ("*",)
+    try:
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    return ("localhost", "127.0.0.1", "[::1]", "::1", host) if local else ("*",)
 
 
 def address(listening: socket.socket) -> str:
