@@ -43,6 +43,10 @@ class Visit:
         return len(self.actions)
 
     @property
+    def last_action(self) -> str:
+        return self.actions[-1] if self.actions else ""
+
+    @property
     def bought(self) -> bool:
         return self.session.page.kind == "done"
 
@@ -55,7 +59,7 @@ class Visit:
         """Do `action`, asked for on the page of `turn`; return whether it was done. If not, `note` says why."""
         if turn != self.turn:
             # a second click before the answer to the first came is no mistake
-            if not (turn == self.turn - 1 and self.actions[-1] == action):
+            if not (turn == self.turn - 1 and self.last_action == action):
                 self.note = STALE
             return False
         if self.over:
