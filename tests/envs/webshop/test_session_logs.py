@@ -16,8 +16,9 @@ from trl_agent_envs.records import EpisodeRecord
 from trl_agent_envs.webshop import Goal, Shop
 from trl_agent_envs.webshop.env import WebShopEnv
 from trl_agent_envs.webshop.log_lines import LogError, LogLine, read_log
+from trl_agent_envs.webshop.retracing import NotReplayable
 from trl_agent_envs.webshop.session import Session
-from trl_agent_envs.webshop.session_logs import Conversion, NotReplayable, convert_logs
+from trl_agent_envs.webshop.session_logs import Conversion, convert_logs
 from trl_agent_envs.webshop.synthetic import generate
 
 

@@ -10,7 +10,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -24,16 +23,15 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..goals import Goal
-from ..replay import ReplayError, search_action
+from ..replay import ReplayError
 from ..shop import Shop
 from ..splits import split_ids
+from .forms import asked_action, check_same_origin, read_form
 from .recorder import Recorder
 from .rendering import STATIC, Templates
 from .visits import MAX_TURNS, STALE, Visit, VisitStore
 
 COOKIE = "webshop_owner"
-MAX_BODY = 64 * 1024
-"""A request may carry this many bytes."""
 
 _OWNER = re.compile(r"[A-Za-z0-9_-]{22,64}")
 _NAME = re.compile(r"[\w-]{1,100}")
@@ -170,11 +168,11 @@ class Site:
             return _html(self._templates.visit(visit, note))
 
     async def _act(self, request: Request) -> Response:
-        _check_same_origin(request)
-        form = await _form(request)
+        check_same_origin(request)
+        form = await read_form(request)
         with self._one_at_a_time:
             visit = self._visit(request)
-            action = _action(request.path_params["kind"], form)
+            action = asked_action(request.path_params["kind"], form)
             if action is None:
                 visit.note = "Choose an option first."
             elif visit.act(request.path_params["turn"], action) and visit.over:
@@ -220,37 +218,3 @@ def _go(visit: Visit) -> Response:
 
 def _html(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(body, status, headers, "text/html")
-
-
-def _check_same_origin(request: Request) -> None:
-    """Refuse a form that another site's page sent, beside the cookie's SameSite rule."""
-    origin = request.headers.get("origin")
-    same = origin is None or urlsplit(origin).netloc == request.headers.get("host")
-    if not same or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise HTTPException(403, "This was sent from another site's page; nothing was done.")
-
-
-async def _form(request: Request) -> list[tuple[str, str]]:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY:
-            raise HTTPException(413, f"The form holds more than {MAX_BODY} bytes; nothing was done.")
-    try:
-        return parse_qsl(
-            body.decode("ascii", "replace"), keep_blank_values=True, errors="replace", max_num_fields=8
-        )
-    except ValueError as error:
-        raise HTTPException(400, f"The form cannot be read ({error}); nothing was done.") from error
-
-
-def _action(kind: str, form: list[tuple[str, str]]) -> str | None:
-    """Return the action that a page asks for. None: nothing was chosen."""
-    values = dict(form)
-    if kind == "search" and "search_query" in values:
-        return search_action(values["search_query"])
-    if kind == "click" and "value" in values:
-        return f"click[{values['value']}]"
-    if kind == "choose":  # the field is named after the option's type, which may be any text
-        return f"click[{form[-1][1]}]" if form else None
-    raise HTTPException(400, f"No page sends such a form to {kind!r}; nothing was done.")
