@@ -34,6 +34,8 @@ class ReadPage(HTMLParser):
         self.comments: list[str] = []
         self._open: list[Element] = []
         self._texts: list[str] = []
+        # a browser moves line breaks from behind the body's end into it, where two of them are a visible text
+        assert html.endswith("</main></body></html>")
         self.feed(html)
         self.close()
         assert not self._open, f"unclosed: {[element.tag for element in self._open]}"

@@ -25,8 +25,9 @@ class Templates:
 
     The visible texts of a visit's page are the texts of its "text" observation, node for node, as the
     original's reading finds them: every text node outside ``head``, ``script``, ``style`` and ``title`` that
-    is not one line break. So lines of a template are joined by single line breaks, and what is for people
-    alone stands in attributes (``value``, ``aria-label``, and ``data-label``, which the style sheet shows).
+    is not one line break. So lines of a template are joined by single line breaks (with none after ``main``,
+    where a browser makes one text of them), and what is for people alone stands in attributes (``value``,
+    ``aria-label``, and ``data-label``, which the style sheet shows).
     """
 
     def __init__(self) -> None:
