@@ -18,8 +18,8 @@ PageName = Literal["index", "search_results", "item_page", "item_sub_page", "don
 _PAGES = ("index", "search_results", "item_page", "item_sub_page", "done")
 _MAX_PAGE = 1000
 _MAX_LITERAL = 10_000
-_SUB_PAGE_SEGMENT = 4
-"""In ``/item_sub_page/<session>/<asin>/<keywords>/<page>/<sub page>/<options>``, no earlier one names it."""
+_SUB_PAGE_SEGMENT = 3
+"""In ``<session>/<asin>/<keywords>/<page>/<sub page>/<options>``, no earlier one names it."""
 
 
 class LogError(ValueError):
@@ -90,8 +90,7 @@ class _Line:
         if page not in _PAGES:
             what = "missing" if page is None else _show(page)
             raise self.error("page", what, f"one of {', '.join(_PAGES)}")
-        segments = self._address()
-        session = segments[0] if page == "index" else segments[1] if len(segments) > 1 else ""
+        segments = self._address(page)
         goal = self._goal(self.checked("goal", self.row.get("goal"), dict, "an object"))
         values: dict[str, Any] = {}
         if page != "index":
@@ -101,17 +100,25 @@ class _Line:
             values["sub_page"] = self._sub_page(segments)
         if page == "done" and self.row.get("reward") is not None:
             values["reward"] = self._number("reward", self.row["reward"])
-        return LogLine(self.where, page, session, goal, **values)
+        return LogLine(self.where, page, segments[0], goal, **values)
 
-    def _address(self) -> list[str]:
+    def _address(self, page: str) -> list[str]:
+        """Return the parts of the address from the session's name on."""
         url = self.checked("url", self.row.get("url"), str, "the page's address")
         try:
             path = urlsplit(url).path
         except ValueError as error:
             raise self.error("url", f"{_show(url)} ({error})", "the page's address") from error
-        segments = [unquote(segment) for segment in path.split("/")[1:]]
+        segments = [unquote(segment) for segment in path.split("/")]
+        if page == "index":
+            segments = segments[-1:]
+        else:
+            segments = segments[segments.index(page) + 1 :] if page in segments else []
         if not segments or not segments[0]:
-            raise self.error("url", _show(url), "an address with a path")
+            expected = (
+                "an address ending in the session's name" if page == "index" else f"/{page}/<session>/..."
+            )
+            raise self.error("url", _show(url), expected)
         return segments
 
     def _sub_page(self, segments: list[str]) -> str:

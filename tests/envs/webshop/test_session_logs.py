@@ -200,6 +200,19 @@ def test_keywords_and_options_may_be_spelled_as_in_an_address(person: Person, lo
     assert logs.actions(person) == lists
 
 
+def test_the_site_may_have_stood_below_a_path(person: Person, logs: Logs) -> None:
+    person.search("persian")
+    person.open("B000000001")
+    person.read("Reviews")
+    person.prev()
+    person.buy()
+    for line in person.lines:
+        line["url"] = line["url"].replace(":3000/", ":3000/the/shop/")
+    (episode,) = logs.convert(person.text(), strict=True)
+    assert episode[0].episode == "A1B2C3"
+    assert "click[reviews]" in [step.response for step in episode]
+
+
 def random_person(shop: Shop, goal: Goal, rng: random.Random) -> Person:
     person = Person(shop, goal, f"s{rng.randrange(10**9)}")
     words = (shop.catalog[goal.asin].title + " persian rug running shoes tea").lower().split()
@@ -437,6 +450,10 @@ MALFORMED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a strange page": (lambda line: line | {"page": "cart"}, r"page: 'cart' \(str\), expected one of"),
     "no url": (lambda line: line.pop("url") and line, "url: missing"),
     "a url without a path": (lambda line: line | {"url": "http://x"}, "url: 'http://x'"),
+    "a url of another page": (
+        lambda line: line | {"url": "http://x/search_results/s/k/1"},
+        r"url: 'http://x/search_results/s/k/1' \(str\), expected /item_page/<session>/",
+    ),
     "a url that is none": (lambda line: line | {"url": "http://[x/s"}, "url: 'http"),
     "no goal": (lambda line: line | {"goal": None}, "goal: missing, expected an object"),
     "a goal without asin": (
