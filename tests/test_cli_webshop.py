@@ -161,7 +161,7 @@ def test_convert_writes_demonstrations_and_says_what_was_left_out(
     assert main(["webshop", "convert", *names, "--out", str(out)]) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [
-        f"1 visits converted to {out}",
+        f"1 of 3 visits converted to {out}",
         "1 left out: the visit ends without a purchase",
         "1 left out: a line is malformed",
     ]
@@ -194,7 +194,7 @@ def test_convert_fails_where_nothing_can_be_converted(
     log.write_text(json.dumps({"page": "index"}) + "\n")
     assert main(["webshop", "convert", str(log), "--out", str(out)]) == 1
     captured = capsys.readouterr()
-    assert captured.out.startswith("0 visits converted\n")
+    assert captured.out.startswith("0 of 1 visits converted\n")
     assert captured.err.splitlines()[-1] == (
         f"trl-agent webshop convert: no visit could be converted; {out} is not written"
     )

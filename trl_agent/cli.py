@@ -207,7 +207,10 @@ def _report(conversion: Conversion, out: Path) -> int:
     """Print what became of the logs. Returns the exit status: 1 where nothing was converted."""
     for problem in conversion.problems:
         print(problem, file=sys.stderr)
-    print(f"{conversion.episodes} visits converted" + (f" to {out}" if conversion.episodes else ""))
+    total = conversion.episodes + conversion.skipped.total()
+    print(
+        f"{conversion.episodes} of {total} visits converted" + (f" to {out}" if conversion.episodes else "")
+    )
     for reason, number in conversion.skipped.most_common():
         print(f"{number} left out: {reason}")
     for number, what in (
