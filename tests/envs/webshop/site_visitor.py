@@ -8,7 +8,14 @@ from urllib.parse import urlencode
 from starlette.testclient import TestClient
 
 from tests.envs.webshop.html_reading import Element, ReadPage
+from trl_agent_envs.webshop import RawCatalog
+from trl_agent_envs.webshop.env import WebShopEnv
 from trl_agent_envs.webshop.site import Site
+
+
+def site_of(raw: RawCatalog, *, max_turns: int = 100, **options: Any) -> Site:
+    """The site of a small shop, with all its goals."""
+    return Site(WebShopEnv(data_dir=raw, split="all", max_turns=max_turns), **options)
 
 
 class Visitor:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.envs.webshop.conftest import six_products
 from tests.envs.webshop.original_site import Person, Shown
 from trl_agent_envs.records import EpisodeRecord
 from trl_agent_envs.webshop import Goal, Shop
@@ -69,8 +70,7 @@ def test_a_plain_visit(person: Person, logs: Logs, strict: Shop) -> None:
     expected = ["search[persian rug]", "click[b000000001]", "click[navy | red]", "click[round]", "click[black]",
                 "click[description]", "click[< prev]", "click[buy now]"]  # fmt: skip
     assert [step.response for step in episode] == expected
-    env = WebShopEnv(split="all")
-    env.shop, env.goals = strict, strict.goals("synthetic")
+    env = WebShopEnv(data_dir=six_products(), split="all")
     observation, info = env.reset(options={"goal_id": person.goal.goal_id})
     assert episode[0].extra == {"system_prompt": info["system_prompt"]}
     for step in episode:

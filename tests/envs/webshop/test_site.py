@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from tests.envs.webshop.conftest import product, values
+from tests.envs.webshop.conftest import product, six_products, values
 from tests.envs.webshop.html_reading import ReadPage
-from tests.envs.webshop.site_visitor import Visitor
-from trl_agent_envs.webshop import RawCatalog, Shop
+from tests.envs.webshop.site_visitor import Visitor, site_of
+from trl_agent_envs.webshop import RawCatalog, Shop, splits
 from trl_agent_envs.webshop.env import WebShopEnv
 from trl_agent_envs.webshop.session import ActionError, Session
 from trl_agent_envs.webshop.site import Site
@@ -56,7 +56,7 @@ def same(visitor: Visitor, env: WebShopEnv, observation: str, info: dict[str, An
 
 
 def test_random_walks_show_the_same_on_both_sides(env: WebShopEnv) -> None:
-    site = Site(env.shop, split="all", max_turns=1000)
+    site = Site(env)
     kinds = set()
     for walk in range(8):
         rng = random.Random(walk)
@@ -103,8 +103,8 @@ def test_every_golden_page_has_the_originals_texts_and_clickables() -> None:
     assert kinds == {"index", "results", "item", "sub", "done"}
 
 
-def test_chosen_options_are_checked_and_kept_on_sub_pages(strict: Shop) -> None:
-    visitor = Visitor(Site(strict, split="all"))
+def test_chosen_options_are_checked_and_kept_on_sub_pages() -> None:
+    visitor = Visitor(site_of(six_products()))
     visitor.do("search[persian]")
     visitor.do("click[b000000001]")
     assert [radio.attributes["name"] for radio in visitor.page.radios] == ["color"] * 2 + ["item shape"] * 2
@@ -123,7 +123,7 @@ def test_chosen_options_are_checked_and_kept_on_sub_pages(strict: Shop) -> None:
 
 
 def test_ids_and_classes_are_the_originals(strict: Shop) -> None:
-    visitor = Visitor(Site(strict, split="all"), "/fixed_0")
+    visitor = Visitor(site_of(six_products()), "/fixed_0")
     goal = strict.goals("synthetic")[0]
     assert visitor.page.by_id("instruction-text").text == f"Instruction:{goal.instruction}"
     assert visitor.page.by_id("search_input").attributes["type"] == "text"
@@ -139,7 +139,7 @@ def test_ids_and_classes_are_the_originals(strict: Shop) -> None:
     assert 0 <= float(score.text) <= 1
 
 
-def hostile_shop(text: str) -> Shop:
+def hostile(text: str) -> RawCatalog:
     wish = {"attributes": [text], "instruction": text, "instruction_attributes": [text]}
     record = product(
         "B000000001",
@@ -149,18 +149,15 @@ def hostile_shop(text: str) -> Shop:
         images=[text],
         customization_options={text: values(text, "plain"), "Size": values(f"{text} 7")},
     )
-    return Shop.load(RawCatalog([record], {"B000000001": wish}, {}, "hostile"))
+    return RawCatalog([record], {"B000000001": wish}, {}, "hostile")
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_stay_texts(text: str) -> None:
     """Every page of a shop whose every text is hostile has the elements of a harmless one, and the right texts."""
-    shop = hostile_shop(text)
-    visitor = Visitor(Site(shop, split="all"), "/fixed_0")
-    harmless = Visitor(Site(hostile_shop("harmless"), split="all"), "/fixed_0")
-    env = WebShopEnv(split="all")
-    env.shop, env.goals = shop, shop.goals()
-    env._pools = [list(env.goals)]
+    visitor = Visitor(site_of(hostile(text)), "/fixed_0")
+    harmless = Visitor(site_of(hostile("harmless")), "/fixed_0")
+    env = WebShopEnv(data_dir=hostile(text), split="all")
     observation, _ = env.reset(options={"goal_id": 0})
     for action in ("search[rug]", "click[b000000001]", "click[description]", "click[< prev]", "click[features]",
                    "click[< prev]", "click[plain]", "click[buy now]"):  # fmt: skip
@@ -176,8 +173,8 @@ def test_hostile_texts_stay_texts(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_queries_and_clicks_are_told_as_text(strict: Shop, text: str) -> None:
-    visitor = Visitor(Site(strict, split="all"))
+def test_hostile_queries_and_clicks_are_told_as_text(text: str) -> None:
+    visitor = Visitor(site_of(six_products()))
     tags = [element.tag for element in visitor.page.elements]
     page = visitor.post(f"{visitor.address}/click", [("value", text)])
     assert page.note.endswith("cannot be clicked on this page.")
@@ -190,9 +187,7 @@ def test_an_option_of_any_name_can_be_chosen() -> None:
     for name in ("value", "search_query", "turn", "", "a=b&c", "naïve ☃"):
         record = product("B000000001", "rug", customization_options={name: values("red", "blue & <green>")})
         wish = {"attributes": ["x"], "instruction": "rug", "instruction_attributes": ["x"]}
-        shop = Shop.load(RawCatalog([record], {"B000000001": wish}, {}, "one"))
-        site = Site(shop, split="all")
-        visitor = Visitor(site)
+        visitor = Visitor(site_of(RawCatalog([record], {"B000000001": wish}, {}, "one")))
         visitor.do("search[rug]")
         visitor.do("click[b000000001]")
         visitor.do("click[blue & <green>]")
@@ -203,7 +198,7 @@ def test_an_option_of_any_name_can_be_chosen() -> None:
 
 @pytest.fixture(scope="module")
 def robust() -> Visitor:
-    return Visitor(Site(hostile_shop("plain"), split="all"))
+    return Visitor(site_of(hostile("plain")))
 
 
 @given(name=st.text(min_size=1, max_size=20), kind=st.text(max_size=10), body=st.binary(max_size=100))
@@ -223,8 +218,8 @@ def test_any_request_gets_an_answer_with_the_headers(
     assert robust.client.get(base).status_code == 200
 
 
-def test_security_headers_are_on_every_answer(strict: Shop) -> None:
-    visitor = Visitor(Site(strict, split="all"))
+def test_security_headers_are_on_every_answer() -> None:
+    visitor = Visitor(site_of(six_products()))
     first = visitor.address
     for address in ("/", first, "/static/site.css", "/static/no.css", "/visit/none/0", "/a/b/c"):
         headers = visitor.client.get(address).headers
@@ -240,7 +235,7 @@ def test_security_headers_are_on_every_answer(strict: Shop) -> None:
 
 
 def test_nothing_is_fetched_from_elsewhere_and_no_script_or_style_is_inline(env: WebShopEnv) -> None:
-    visitor = Visitor(Site(env.shop, split="all"))
+    visitor = Visitor(Site(env))
     pages: list[ReadPage] = [visitor.page]
     shown = env.shop.catalog.products[0]
     for action in (f"search[{shown.title}]", f"click[{shown.asin.lower()}]", "click[description]", "click[< prev]",
@@ -262,7 +257,7 @@ def test_nothing_is_fetched_from_elsewhere_and_no_script_or_style_is_inline(env:
 
 
 def test_a_goal_is_drawn_fixed_or_named(strict: Shop) -> None:
-    site = Site(strict, split="all", rng=random.Random(0))
+    site = site_of(six_products(), rng=random.Random(0))
     goals = strict.goals("synthetic")
 
     def asked(address: str) -> str:
@@ -282,16 +277,16 @@ def test_a_goal_is_drawn_fixed_or_named(strict: Shop) -> None:
 
 
 @pytest.mark.parametrize("name", ["favicon.ico", "robots.txt", "a b", "x" * 101, "%3Cscript%3E"])
-def test_not_every_name_begins_a_visit(strict: Shop, name: str) -> None:
-    site = Site(strict, split="all")
+def test_not_every_name_begins_a_visit(name: str) -> None:
+    site = site_of(six_products())
     visitor = Visitor(site, f"/{name}")
     assert visitor.status == 404
     assert "There is no such page" in visitor.page.visible
     assert len(site.store) == 0
 
 
-def test_a_mistake_of_the_shop_is_logged_and_not_shown(strict: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    visitor = Visitor(Site(strict, split="all"))
+def test_a_mistake_of_the_shop_is_logged_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    visitor = Visitor(site_of(six_products()))
 
     def broken(self: Session, action: str) -> None:
         raise RuntimeError("secret detail")
@@ -310,15 +305,12 @@ def test_a_mistake_of_the_shop_is_logged_and_not_shown(strict: Shop, monkeypatch
 
 
 def test_goals_are_drawn_from_the_split_alone() -> None:
-    shop = Shop.load()
-    site = Site(shop, split="dev", rng=random.Random(0))
+    env = WebShopEnv(split="dev")
+    site = Site(env, rng=random.Random(0))
+    dev = set(splits("synthetic", env.shop)["dev"])
     visitor = Visitor(site)
-    for _ in range(20):
-        visitor.get("/")
+    for address in ["/"] * 15 + [f"/worker-{i}" for i in range(15)]:
+        visitor.get(address)
         visit = site.store.get(visitor.visit, visitor.client.cookies["webshop_owner"])
         assert visit is not None
-        assert visit.session.goal.goal_id in set(site.drawn)
-    with pytest.raises(ValueError, match="split must be one of"):
-        Site(shop, split="nonsense")
-    with pytest.raises(ValueError, match="max_turns"):
-        Site(shop, max_turns=0)
+        assert visit.session.goal.goal_id in dev

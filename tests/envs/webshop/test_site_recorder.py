@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.envs.webshop.site_visitor import Visitor
+from tests.envs.webshop.conftest import six_products
+from tests.envs.webshop.site_visitor import Visitor, site_of
 from trl_agent_envs.records import StepRecordWriter, read_episodes
 from trl_agent_envs.webshop import Shop
 from trl_agent_envs.webshop.env import WebShopEnv
@@ -31,11 +32,10 @@ def visit(site: Site, actions: list[str], start: str = "/fixed_0") -> Visitor:
 def test_a_purchase_is_recorded_as_the_environment_plays_it(strict: Shop, tmp_path: Path, mode: Any) -> None:
     recorder = Recorder(tmp_path / "new" / "folder", mode)
     goal_id = next(goal.goal_id for goal in strict.goals("synthetic") if goal.asin == "B000000001")
-    visit(Site(strict, split="all", recorder=recorder), BUY_RUG, f"/fixed_{goal_id}")
+    visit(site_of(six_products(), recorder=recorder), BUY_RUG, f"/fixed_{goal_id}")
     recorder.close()
     (episode,) = read_episodes(tmp_path / "new" / "folder" / FILE_NAME)
-    env = WebShopEnv(split="all", observation_mode=mode)
-    env.shop, env.goals = strict, strict.goals("synthetic")
+    env = WebShopEnv(data_dir=six_products(), split="all", observation_mode=mode)
     observation, info = env.reset(options={"goal_id": goal_id})
     assert episode[0].extra == {"system_prompt": info["system_prompt"]}
     for step, action in zip(episode, BUY_RUG, strict=True):
@@ -46,9 +46,9 @@ def test_a_purchase_is_recorded_as_the_environment_plays_it(strict: Shop, tmp_pa
     assert episode.score > 0
 
 
-def test_what_was_refused_and_who_left_is_not_recorded(strict: Shop, tmp_path: Path) -> None:
+def test_what_was_refused_and_who_left_is_not_recorded(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
-    site = Site(strict, split="all", recorder=recorder)
+    site = site_of(six_products(), recorder=recorder)
     visit(site, BUY_RUG[:3])  # leaves
     visitor = visit(site, BUY_RUG[:2])
     visitor.post(f"{visitor.address}/click", [("value", "no such button")])
@@ -59,25 +59,25 @@ def test_what_was_refused_and_who_left_is_not_recorded(strict: Shop, tmp_path: P
     assert [step.response for step in episode] == [*BUY_RUG[:2], "click[buy now]"]
 
 
-def test_a_visit_at_its_limit_is_recorded_as_cut_short(strict: Shop, tmp_path: Path) -> None:
+def test_a_visit_at_its_limit_is_recorded_as_cut_short(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
-    visit(Site(strict, split="all", recorder=recorder, max_turns=3), BUY_RUG[:3])
+    visit(site_of(six_products(), recorder=recorder, max_turns=3), BUY_RUG[:3])
     (episode,) = read_episodes(recorder.path)
     assert [step.done for step in episode] == [False, False, True]
     assert episode[-1].extra == {"truncation_cause": "turn_limit"}
     assert (episode.score, episode[-1].reward) == (0.0, 0.0)
 
 
-def test_the_id_that_opens_a_visit_is_not_in_the_file(strict: Shop, tmp_path: Path) -> None:
+def test_the_id_that_opens_a_visit_is_not_in_the_file(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
-    visitor = visit(Site(strict, split="all", recorder=recorder), BUY_RUG)
+    visitor = visit(site_of(six_products(), recorder=recorder), BUY_RUG)
     assert visitor.visit not in recorder.path.read_text()
     assert visitor.client.cookies["webshop_owner"] not in recorder.path.read_text()
 
 
-def test_visits_that_end_at_once_are_all_recorded_whole(strict: Shop, tmp_path: Path) -> None:
+def test_visits_that_end_at_once_are_all_recorded_whole(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
-    site = Site(strict, split="all", recorder=recorder)
+    site = site_of(six_products(), recorder=recorder)
     ready = threading.Barrier(6)
 
     def shop() -> None:
@@ -95,9 +95,9 @@ def test_visits_that_end_at_once_are_all_recorded_whole(strict: Shop, tmp_path: 
     assert all([step.response for step in episode] == BUY_RUG for episode in episodes)
 
 
-def test_what_a_killed_server_left_is_cut_off_and_the_rest_kept(strict: Shop, tmp_path: Path) -> None:
+def test_what_a_killed_server_left_is_cut_off_and_the_rest_kept(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
-    site = Site(strict, split="all", recorder=recorder)
+    site = site_of(six_products(), recorder=recorder)
     visit(site, BUY_RUG)
     whole = recorder.path.read_bytes()
     visit(site, BUY_RUG[:2] + BUY_RUG[-1:])
@@ -107,7 +107,7 @@ def test_what_a_killed_server_left_is_cut_off_and_the_rest_kept(strict: Shop, tm
         recorder.path.write_bytes(both[:length])
         again = Recorder(tmp_path)
         assert again.cut == length - len(whole)
-        visit(Site(strict, split="all", recorder=again), BUY_RUG)
+        visit(site_of(six_products(), recorder=again), BUY_RUG)
         again.close()
         assert recorder.path.read_bytes().startswith(whole)
         assert len(list(read_episodes(recorder.path))) == 2
@@ -145,10 +145,10 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_failing_disk_is_told_and_the_next_visit_is_recorded(
-    strict: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder(tmp_path)
-    site = Site(strict, split="all", recorder=recorder)
+    site = site_of(six_products(), recorder=recorder)
 
     def full(self: Any, steps: Any) -> None:
         raise OSError(28, "No space left on device")

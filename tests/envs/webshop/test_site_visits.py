@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from tests.envs.webshop.site_visitor import Visitor
+from tests.envs.webshop.conftest import six_products
+from tests.envs.webshop.site_visitor import Visitor, site_of
 from trl_agent_envs.webshop import Shop
 from trl_agent_envs.webshop.site import Site
 from trl_agent_envs.webshop.site.server import local_names
@@ -14,8 +15,8 @@ from trl_agent_envs.webshop.site.visits import STALE, VisitStore
 
 
 @pytest.fixture
-def site(strict: Shop) -> Site:
-    return Site(strict, split="all")
+def site() -> Site:
+    return site_of(six_products())
 
 
 class Clock:
@@ -92,8 +93,8 @@ def test_a_form_from_the_site_itself_is_taken(site: Site) -> None:
     assert "Total results: 2" in page.visible
 
 
-def test_foreign_host_names_are_refused_where_only_this_machine_is_served(strict: Shop) -> None:
-    visitor = Visitor(Site(strict, split="all", hosts=local_names("127.0.0.1")), None)
+def test_foreign_host_names_are_refused_where_only_this_machine_is_served() -> None:
+    visitor = Visitor(site_of(six_products(), hosts=local_names("127.0.0.1")), None)
     for host, status in (
         ("127.0.0.1:3000", 303),
         ("localhost", 303),
@@ -189,8 +190,8 @@ def test_a_visit_ends_with_the_purchase(site: Site) -> None:
     assert again.note == "This visit has ended; nothing more can be done."
 
 
-def test_a_visit_ends_at_the_limit(strict: Shop) -> None:
-    visitor = Visitor(Site(strict, split="all", max_turns=2))
+def test_a_visit_ends_at_the_limit() -> None:
+    visitor = Visitor(site_of(six_products(), max_turns=2))
     visitor.do("search[rug]")
     page = visitor.do("click[next >]")
     assert page.note == "This visit has ended: it may take 2 actions."
@@ -200,8 +201,8 @@ def test_a_visit_ends_at_the_limit(strict: Shop) -> None:
     assert again.note == "This visit has ended; nothing more can be done."
 
 
-def test_the_visit_left_alone_longest_gives_way_to_a_new_one(strict: Shop) -> None:
-    site = Site(strict, split="all", store=VisitStore(max_visits=3))
+def test_the_visit_left_alone_longest_gives_way_to_a_new_one() -> None:
+    site = site_of(six_products(), store=VisitStore(max_visits=3))
     first, second, third = (Visitor(site) for _ in range(3))
     first.get(first.address)
     Visitor(site)
@@ -216,9 +217,9 @@ def test_the_visit_left_alone_longest_gives_way_to_a_new_one(strict: Shop) -> No
         assert kept.status == 200
 
 
-def test_a_visit_left_alone_too_long_is_dropped(strict: Shop) -> None:
+def test_a_visit_left_alone_too_long_is_dropped() -> None:
     clock = Clock()
-    site = Site(strict, split="all", store=VisitStore(max_idle=60, clock=clock))
+    site = site_of(six_products(), store=VisitStore(max_idle=60, clock=clock))
     one, two = Visitor(site), Visitor(site)
     clock.now = 50
     two.get(two.address)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 import re
 import secrets
 import threading
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,14 +22,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..env import WebShopEnv
 from ..goals import Goal
 from ..replay import ReplayError
-from ..shop import Shop
-from ..splits import split_ids
 from .forms import asked_action, check_same_origin, read_form
 from .recorder import Recorder
 from .rendering import STATIC, Templates
-from .visits import MAX_TURNS, STALE, Visit, VisitStore
+from .visits import STALE, Visit, VisitStore
 
 COOKIE = "webshop_owner"
 
@@ -62,38 +61,24 @@ class Site:
     and done only if that page is still the current one: a browser's "back" shows the current page and a note.
 
     Args:
-        goals: "synthetic" or "human". split: which goals are drawn (``/fixed_<i>`` takes any).
-        max_turns: actions a visit may take.
+        env: the environment whose pages these are. Its shop, goals and limit of turns hold, and it draws the
+            goals; the visits are no episodes of it.
         recorder: gets every visit that ends, by a purchase or the limit. A visit that is left is not recorded.
         store: keeps the visits.
         hosts: names under which the site may be asked for; ("*",) allows all.
-        rng: draws the goals of ``/``.
-
-    Raises:
-        ValueError: unknown goals or split, or max_turns below 1.
+        rng: gives the seeds for the goals of ``/``.
     """
 
     def __init__(
         self,
-        shop: Shop,
+        env: WebShopEnv,
         *,
-        goals: str = "synthetic",
-        split: str = "train",
-        max_turns: int = MAX_TURNS,
         recorder: Recorder | None = None,
         store: VisitStore | None = None,
         hosts: Sequence[str] = ("*",),
         rng: random.Random | None = None,
     ) -> None:
-        if max_turns < 1:
-            raise ValueError(f"max_turns must be at least 1, got {max_turns}")
-        self.shop, self.max_turns, self.recorder = shop, max_turns, recorder
-        self.goals = shop.goals(goals)
-        self.drawn = split_ids(goals, split, shop)
-        by_product: dict[str, list[Goal]] = defaultdict(list)
-        for goal_id in self.drawn:
-            by_product[self.goals[goal_id].asin].append(self.goals[goal_id])
-        self._pools = list(by_product.values())
+        self.env, self.recorder = env, recorder
         self.store = VisitStore() if store is None else store
         self._rng = random.Random(secrets.randbits(128)) if rng is None else rng
         self._templates = Templates()
@@ -134,10 +119,12 @@ class Site:
     # ---- beginning ----------------------------------------------------------------------------------------
     async def _begin(self, request: Request) -> Response:
         name = request.path_params.get("name")
-        goal = self._draw(self._rng) if name is None else self._named(name)
         owner = _owner(request)
         with self._one_at_a_time:
-            visit = self.store.open(owner or secrets.token_urlsafe(16), self.shop, goal, self.max_turns)
+            goal = self._draw(self._rng.getrandbits(31)) if name is None else self._named(name)
+            visit = self.store.open(
+                owner or secrets.token_urlsafe(16), self.env.shop, goal, self.env.max_turns
+            )
         response = _go(visit)
         if owner is None:
             response.set_cookie(COOKIE, visit.owner, httponly=True, samesite="lax", path="/")
@@ -149,16 +136,15 @@ class Site:
                 404, "There is no such page; a visit's name has letters, digits, - and _ only."
             )
         if not name.startswith("fixed_"):
-            return self._draw(random.Random(f"site/{name}"))
-        match = _FIXED.fullmatch(name)
-        if match is None or int(match[1]) >= len(self.goals):
-            raise HTTPException(
-                404, f"There is no goal {name!r}; goals are fixed_0 to fixed_{len(self.goals) - 1}."
-            )
-        return self.goals[int(match[1])]
+            return self._draw(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
+        match, number = _FIXED.fullmatch(name), len(self.env.goals)
+        if match is None or int(match[1]) >= number:
+            raise HTTPException(404, f"There is no goal {name!r}; goals are fixed_0 to fixed_{number - 1}.")
+        return self.env.goals[int(match[1])]
 
-    def _draw(self, rng: random.Random) -> Goal:
-        return rng.choice(rng.choice(self._pools))
+    def _draw(self, seed: int) -> Goal:
+        self.env.reset(seed=seed)
+        return self.env.session.goal
 
     # ---- pages and actions --------------------------------------------------------------------------------
     async def _show(self, request: Request) -> Response:

@@ -17,9 +17,6 @@ MAX_VISITS = 1000
 MAX_IDLE_SECONDS = 3600.0
 """A visit that nobody has touched for this long is dropped."""
 
-MAX_TURNS = 100
-"""Actions a visit may take, unless another number is asked for."""
-
 STALE = (
     "Nothing was done: that page was an earlier one. This is where the visit is now. "
     "To go back, use the buttons of the page."

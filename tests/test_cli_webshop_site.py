@@ -120,7 +120,10 @@ def test_serve_names_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.Ca
     unwritable = refused(capsys, "serve", "--record", str(tmp_path / "file"))
     assert unwritable.startswith(f"{serve}cannot record into {tmp_path / 'file'}: ")
     assert refused(capsys, "serve", "--split", "nonsense").startswith(f"{serve}split must be one of train, ")
-    assert refused(capsys, "serve", "--max_turns", "0") == f"{serve}max_turns must be at least 1, got 0"
+    assert (
+        refused(capsys, "serve", "--max_turns", "0")
+        == f"{serve}max_turns must be a whole number of at least 1, got 0"
+    )
     assert refused(capsys, "serve", "--port", "65536") == f"{serve}port must be in [0, 65535], got 65536"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -183,6 +186,9 @@ def test_convert_strict_stops_and_leaves_the_file_that_was_there(
     assert line == f"trl-agent webshop convert: {log}:7: the visit ends without a purchase"
     line = refused(capsys, "convert", str(tmp_path / "none.jsonl"), "--out", str(out))
     assert "none.jsonl" in line
+    below_a_file = refused(capsys, "convert", str(log), "--out", str(out / "deeper.jsonl"))
+    assert "deeper.jsonl" not in below_a_file
+    assert str(out) in below_a_file
     assert out.read_text() == "mine\n"
     assert {path.name for path in tmp_path.iterdir()} == {"log.jsonl", "out.jsonl"}
 
