@@ -144,10 +144,9 @@ class _GoalIds:
         goal_set = "synthetic" if isinstance(goal.options, dict) else "human"
         if goal_set not in self._ids:
             try:
-                goals = self._shop.goals(goal_set)
+                self._ids[goal_set] = {_key(known): known.goal_id for known in self._shop.goals(goal_set)}
             except ValueError:  # the catalogue has no instructions of this set
-                goals = ()
-            self._ids[goal_set] = {_key(known): known.goal_id for known in goals}
+                self._ids[goal_set] = {}
         return self._ids[goal_set].get(_key(goal))
 
 
