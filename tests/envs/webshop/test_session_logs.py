@@ -337,6 +337,21 @@ def test_a_goal_the_shop_does_not_have_has_no_id(strict: Shop, logs: Logs) -> No
     assert "something else" in episode[0].prompt
 
 
+def test_a_shop_without_human_goals_converts_logs_of_them(tmp_path: Path) -> None:
+    raw = six_products()
+    raw.human.clear()
+    logs = Logs(tmp_path, Shop.load(raw))
+    goal = dataclasses.replace(goal_of(logs.shop, "B000000001"), options=("black",))
+    person = Person(logs.shop, goal)
+    person.search("persian")
+    person.open("B000000001")
+    person.choose("color", "black")
+    person.buy()
+    (episode,) = logs.convert(person.text(), strict=True)
+    assert episode.goal_id is None
+    assert episode.success
+
+
 def test_another_score_and_another_list_are_counted_and_kept(person: Person, logs: Logs) -> None:
     person.search("rug")
     person.open("B000000001")
