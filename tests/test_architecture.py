@@ -45,7 +45,7 @@ LAYER_4 = {"cli", "cli_webshop_eval", "cli_webshop_index", "cli_webshop_site"}
 GYM_BASE = {"numpy", "gymnasium"}
 # What each environment may need beyond GYM_BASE. A heavy one is an extra in pyproject.toml.
 GYM_EXTRAS = {
-    "webshop": {"Stemmer", "rapidfuzz", "spacy"},
+    "webshop": {"Stemmer", "rapidfuzz", "spacy", "starlette", "jinja2", "uvicorn"},
     "browser": {"playwright"},
     "miniwob": {"playwright", "miniwob"},
 }

@@ -38,7 +38,9 @@ def test_help_does_not_import_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", [["webshop"], ["webshop", "splits"]])
+@pytest.mark.parametrize(
+    "command", [["webshop"], *[["webshop", name] for name in ("splits", "serve", "convert")]]
+)
 def test_every_sub_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])

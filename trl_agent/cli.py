@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trl_agent import __version__, cli_webshop_eval, cli_webshop_index
+from trl_agent import __version__, cli_webshop_eval, cli_webshop_index, cli_webshop_site
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -23,9 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_webshop(commands: Any) -> None:
-    webshop = commands.add_parser(
-        "webshop", help="the shop", description="Commands about WebShop's catalogue."
-    )
+    webshop = commands.add_parser("webshop", help="the shop", description="Commands about WebShop.")
     webshop.set_defaults(run=lambda arguments: _show_help(webshop))
     inner = webshop.add_subparsers(title="sub-commands", metavar="COMMAND")
     command = inner.add_parser(
@@ -42,6 +40,7 @@ def _add_webshop(commands: Any) -> None:
     command.set_defaults(run=_webshop_splits)
     cli_webshop_index.add_commands(inner)
     cli_webshop_eval.add_commands(inner)
+    cli_webshop_site.add_commands(inner)
 
 
 def _show_help(parser: argparse.ArgumentParser) -> int:
