@@ -79,8 +79,8 @@ def title_split(asin: str, title: str) -> Split:
     """Return the split that a stable hash of the title's words (numbers left out) falls into.
 
     Titles of the same words are then in the same split, at any size and without comparing them. Near-identical
-    titles are not looked for: a million products form chains in which each is like the next, and every chain
-    would be for training as a whole. A title without words counts by its asin.
+    titles are not looked for: many products form chains in which each is like the next, and every chain is for
+    training as a whole (of 60,000 generated products, 99 %). A title without words counts by its asin.
     """
     return hashed_split(" ".join(sorted(_words(title))) or asin)
 
