@@ -206,4 +206,6 @@ class Session:
 
 
 def _quote(text: str) -> str:
-    return repr(text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 3] + "...")
+    """Return `text` in quotes, at most `_MAX_QUOTED` characters as they are written: a rare one is written as ten."""
+    quoted = repr(text[: _MAX_QUOTED + 1])
+    return quoted if len(quoted) <= _MAX_QUOTED + 2 else f"{quoted[: _MAX_QUOTED - 2]}...{quoted[0]}"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trl_agent_envs.webshop import Compat, Goal, RawCatalog, Shop
-from trl_agent_envs.webshop.session import ActionError, Session, parse_action
+from trl_agent_envs.webshop.session import ActionError, Session, _quote, parse_action
 
 RUG = Goal(3, "B000000001", "Find me rugs", ("non slip",), {"color": "black"}, 30.0, 1.0)
 
@@ -217,3 +217,17 @@ def test_keys_tell_states_apart(strict: Shop) -> None:
     back = visit(strict, "search[rug]", "click[b000000001]", "click[< prev]")
     assert back.key(with_visited=False) == keys[1]
     assert back.key(with_visited=True) != visit(strict, "search[rug]").key(with_visited=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("it's", '"it\'s"'),
+        ("a" * 80, f"'{'a' * 80}'"),
+        ("a" * 81, f"'{'a' * 77}...'"),
+        ("\U00014647" * 9, "'" + r"\U00014647" * 7 + r"\U00014" + "...'"),
+    ],
+)
+def test_what_an_error_quotes_is_bounded_as_it_is_written(text: str, quoted: str) -> None:
+    assert _quote(text) == quoted
+    assert len(quoted) <= 82
