@@ -46,6 +46,8 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
+from commit import commit
+
 ARMS = ("trl", "ours", "ours_separate")
 VOCAB_SIZE, HIDDEN_SIZE, NUM_LAYERS = 49_152, 256, 4
 OBSERVATION_TOKENS, ACTION_TOKENS = 72, 8  # a turn: nine tokens in ten are observations
@@ -323,14 +325,6 @@ def _subprocess(arm: str, quick: bool, seed: int, plan: Sequence[str], folder: s
     return figures
 
 
-def _commit() -> str:
-    root = Path(__file__).parents[1]
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -387,7 +381,7 @@ def report(runs: dict[str, dict[str, list[float]]]) -> None:
         figures[f"ours_separate_{key}"] = value
     print(
         json.dumps(
-            {"benchmark": "ppo_update", "commit": _commit(), "ratios": ratios["ours"], "figures": figures}
+            {"benchmark": "ppo_update", "commit": commit()[:7], "ratios": ratios["ours"], "figures": figures}
         )
     )
 

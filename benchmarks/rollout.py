@@ -15,15 +15,14 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
+from commit import commit
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from trl_agent.generation import GenerationRequest, SamplingParams, TransformersBackend
@@ -128,14 +127,6 @@ def play(model: LlamaForCausalLM, seed: int, episodes: int, turns: int) -> dict[
         "agreement": agreed / (episodes * turns),
         "context": max(map(len, histories)),
     }
-
-
-def commit() -> str:
-    root = Path(__file__).resolve().parents[1]
-    result = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return result.stdout.strip() or "unknown"
 
 
 def main() -> None:

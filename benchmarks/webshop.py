@@ -23,6 +23,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from commit import commit
+
 ROOT = Path(__file__).resolve().parents[1]
 MB = 1024 * 1024
 ORIGINAL = {"steps_per_s": 45.0, "resets_per_s": 340.0, "start_s": 3.2, "rss_mb": 605.0}
@@ -303,13 +305,6 @@ def print_table(columns: dict[str, dict[str, float]], others: dict[str, float]) 
     for key, value in others.items():
         if isinstance(value, (int, float)):
             print(f"{key:<34}{value:>14,.3f}{empty}{targets.get(key, ''):>12}")
-
-
-def commit() -> str:
-    result = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return result.stdout.strip() or "unknown"
 
 
 def main() -> None:

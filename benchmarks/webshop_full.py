@@ -23,6 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from commit import commit
+
 FULL = 1_180_000
 QUERIES = 1000
 
@@ -159,14 +161,6 @@ MEASUREMENTS = {
     "start": measure_start,
     "search": measure_search,
 }
-
-
-def commit() -> str:
-    root = Path(__file__).resolve().parents[1]
-    result = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return result.stdout.strip() or "unknown"
 
 
 def main() -> None:
