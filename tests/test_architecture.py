@@ -40,7 +40,7 @@ LAYER_2 = {
     "parallel",
     "_compat",
 }
-LAYER_4 = {"cli", "cli_webshop_eval", "cli_webshop_index", "cli_webshop_site"}
+LAYER_4 = {"cli", "cli_webshop_eval", "cli_webshop_index", "cli_webshop_options", "cli_webshop_site"}
 
 GYM_BASE = {"numpy", "gymnasium"}
 # What each environment may need beyond GYM_BASE. A heavy one is an extra in pyproject.toml.

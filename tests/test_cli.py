@@ -39,7 +39,11 @@ def test_help_does_not_import_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["webshop"], *[["webshop", name] for name in ("splits", "serve", "convert")]]
+    "command",
+    [
+        ["webshop"],
+        *[["webshop", name] for name in ("splits", "serve", "convert", "index", "generate", "eval", "score")],
+    ],
 )
 def test_every_sub_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

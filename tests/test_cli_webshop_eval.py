@@ -17,14 +17,6 @@ def as_json(capsys: pytest.CaptureFixture[str], *command: str) -> dict[str, Any]
     return found
 
 
-@pytest.mark.parametrize("command", ["eval", "score"])
-def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["webshop", command, "--help"])
-    assert stop.value.code == 0
-    assert f"usage: trl-agent webshop {command}" in capsys.readouterr().out
-
-
 def test_eval_and_score_of_what_it_wrote_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "run.jsonl")
     played = as_json(capsys, "eval", "--policy", "random", "--n", "12", "--seed", "3", "--output", file)

@@ -9,14 +9,6 @@ import pytest
 from trl_agent.cli import main
 
 
-@pytest.mark.parametrize("command", ["index", "generate"])
-def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["webshop", command, "--help"])
-    assert stop.value.code == 0
-    assert f"usage: trl-agent webshop {command}" in capsys.readouterr().out
-
-
 def test_generate_then_index_then_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, out = str(tmp_path / "data"), str(tmp_path / "built")
     assert main(["webshop", "generate", "--num_products", "60", "--out", data]) == 0

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trl_agent import __version__, cli_webshop_eval, cli_webshop_index, cli_webshop_site
+from trl_agent.cli_webshop_options import add_data_dir, add_goals, failed
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -32,10 +33,8 @@ def _add_webshop(commands: Any) -> None:
         description="Count the goals and products of each split, or list the goal ids with --json. Splits "
         "are disjoint by product.",
     )
-    command.add_argument(
-        "--data_dir", help="folder of WebShop's data files (default: the embedded catalogue)"
-    )
-    command.add_argument("--goals", choices=["synthetic", "human"], default="synthetic", help="which goals")
+    add_data_dir(command)
+    add_goals(command)
     command.add_argument("--json", action="store_true", help="print {split: [goal ids]} as JSON")
     command.set_defaults(run=_webshop_splits)
     cli_webshop_index.add_commands(inner)
@@ -55,8 +54,7 @@ def _webshop_splits(arguments: argparse.Namespace) -> int:
         shop = Shop.load(arguments.data_dir)
         goals = shop.goals(arguments.goals)
     except (CatalogError, OSError) as error:
-        print(f"trl-agent webshop splits: {error}", file=sys.stderr)
-        return 1
+        return failed("splits", error)
     ids = splits(arguments.goals, shop)
     if arguments.json:
         print(json.dumps(ids))

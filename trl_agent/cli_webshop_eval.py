@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+from trl_agent.cli_webshop_options import add_compat, add_data_dir, add_goals, add_observation_mode, failed
+
 
 def add_commands(commands: Any) -> None:
     """Add both commands to the sub-commands of `trl-agent webshop`."""
@@ -34,7 +36,7 @@ def add_commands(commands: Any) -> None:
     play.add_argument(
         "--max_turns", type=_positive, default=15, help="actions an episode may take (%(default)s)"
     )
-    play.add_argument("--observation_mode", choices=["text", "text_rich"], default="text")
+    add_observation_mode(play)
     play.add_argument("--output", help="file to write the episodes to, as step records (.jsonl)")
     _add_shop_arguments(play)
     play.set_defaults(run=_guarded("eval", _eval))
@@ -50,11 +52,9 @@ def add_commands(commands: Any) -> None:
 
 
 def _add_shop_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--data_dir", help="folder of WebShop's data files (default: the embedded catalogue)"
-    )
-    command.add_argument("--goals", choices=["synthetic", "human"], default="synthetic", help="which goals")
-    command.add_argument("--compat", choices=["strict", "original"], default="strict", help="whose rules")
+    add_data_dir(command)
+    add_goals(command)
+    add_compat(command)
     command.add_argument("--price_seed", type=int, default=0, help="of prices and price limits")
     command.add_argument(
         "--title_nouns", help="file of title nouns, or spacy (default: the built-in word list)"
@@ -76,8 +76,7 @@ def _guarded(name: str, run: Callable[[argparse.Namespace], None]) -> Callable[[
         try:
             run(arguments)
         except (ValueError, TypeError, OSError, ImportError) as error:
-            sys.stderr.write(f"trl-agent webshop {name}: {error}\n")
-            return 1
+            return failed(name, error)
         return 0
 
     return guarded

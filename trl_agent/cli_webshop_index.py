@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any
 
+from trl_agent.cli_webshop_options import failed
+
 
 def add_commands(commands: Any) -> None:
     """Add both commands to the sub-commands of `trl-agent webshop`."""
@@ -79,9 +81,9 @@ def _index(arguments: argparse.Namespace) -> int:
         )
         built = Store(out)
     except (CatalogError, OSError) as error:
-        return _failed("index", error)
+        return failed("index", error)
     except KeyboardInterrupt:
-        return _failed("index", "stopped; nothing is left of the build")
+        return failed("index", "stopped; nothing is left of the build")
     finally:
         bars.close()
     goals = ", ".join(f"{len(table.order)} {name} goals" for name, table in built.tables.items())
@@ -106,15 +108,10 @@ def _generate(arguments: argparse.Namespace) -> int:
             progress=lambda done: bars.show("products", done, total),
         )
     except (CatalogError, OSError) as error:
-        return _failed("generate", error)
+        return failed("generate", error)
     except KeyboardInterrupt:
-        return _failed("generate", "stopped; nothing is left of the files")
+        return failed("generate", "stopped; nothing is left of the files")
     finally:
         bars.close()
     sys.stdout.write(f"{out}: {total} products in {sum(1 for _ in out.iterdir())} files\n")
     return 0
-
-
-def _failed(command: str, error: Exception | str) -> int:
-    sys.stderr.write(f"trl-agent webshop {command}: {error}\n")
-    return 1

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trl_agent.cli_webshop_options import add_compat, add_data_dir, add_goals, add_observation_mode, failed
+
 if TYPE_CHECKING:
     from trl_agent_envs.webshop.session_logs import Conversion
 
@@ -20,21 +22,9 @@ def add_commands(commands: Any) -> None:
 
 def _add_shop(command: argparse.ArgumentParser) -> None:
     """The options that say which shop it is and what step records show of it."""
-    command.add_argument(
-        "--data_dir", help="folder of WebShop's data files (default: the embedded catalogue)"
-    )
-    command.add_argument(
-        "--compat",
-        choices=["strict", "original"],
-        default="strict",
-        help="'original' keeps the original's faults (default: strict)",
-    )
-    command.add_argument(
-        "--observation_mode",
-        choices=["text", "text_rich"],
-        default="text",
-        help="what the prompts of step records show, as the recipes' flag (default: text)",
-    )
+    add_data_dir(command)
+    add_compat(command)
+    add_observation_mode(command)
 
 
 def _add_serve(commands: Any) -> None:
@@ -45,7 +35,7 @@ def _add_serve(commands: Any) -> None:
         "from the split, /fixed_17 one with goal 17. Ctrl-C ends it.",
     )
     _add_shop(command)
-    command.add_argument("--goals", choices=["synthetic", "human"], default="synthetic", help="which goals")
+    add_goals(command)
     command.add_argument(
         "--split", default="train", help="train, dev, test, all or original:test and so on (default: train)"
     )
@@ -88,7 +78,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         from trl_agent_envs.webshop.site import Recorder, Site, address, bind, local_names, run
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
-        return _fail("serve", f"needs {missing}; run pip install 'trl-agent[site]'")
+        return failed("serve", f"needs {missing}; run pip install 'trl-agent[site]'")
     recorder = None
     try:
         env = WebShopEnv(
@@ -111,7 +101,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             _say(f"Open {address(listening)} in a browser; Ctrl-C ends it.")
             run(site, listening)
     except (ValueError, OSError) as error:
-        return _fail("serve", error)
+        return failed("serve", error)
     finally:
         if recorder is not None:
             recorder.close()
@@ -139,7 +129,7 @@ def _convert(arguments: argparse.Namespace) -> int:
         if conversion.episodes:
             part.replace(out)
     except (ValueError, OSError) as error:
-        return _fail("convert", error)
+        return failed("convert", error)
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
@@ -164,14 +154,9 @@ def _report(conversion: Conversion, out: Path) -> int:
             _say(f"{number} {what}")
     if conversion.episodes:
         return 0
-    return _fail("convert", f"no visit could be converted; {out} is not written")
+    return failed("convert", f"no visit could be converted; {out} is not written")
 
 
 def _say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def _fail(command: str, error: object) -> int:
-    sys.stderr.write(f"trl-agent webshop {command}: {error}\n")
-    return 1
