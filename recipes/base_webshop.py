@@ -32,6 +32,7 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, HfArgumentParser, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trl_agent.copying_start import HIDDEN_SIZE, ROPE_THETA, Roles, start_as_copier
+from trl_agent.demonstrations import Reset, play_scripted
 from trl_agent.optim.muon import muon_with_adamw
 from trl_agent.small_model import ASSISTANT, END, USER, build_model, build_tokenizer
 from trl_agent_envs.webshop.demonstrator import CROWD, Demonstrator
@@ -106,20 +107,9 @@ class BaseArguments:
 def collect_sessions(number: int, seed: int, **env_kwargs: Any) -> list[Session]:
     """Let shoppers of mixed skill shop."""
     env = gym.make(ENV_ID, disable_env_checker=True, **env_kwargs)
-    shopper = Demonstrator(READERS, seed=seed)
-    sessions = []
-    for index in tqdm(range(number), desc="sessions", disable=None):
-        observation, _ = env.reset(seed=seed * 1_000_003 + index)
-        shopper.start_episode(index)
-        session: Session = []
-        done = False
-        while not done:
-            action = shopper.act(env.unwrapped)
-            session.append((observation, action))
-            observation, _, terminated, truncated, _ = env.step(action)
-            done = terminated or truncated
-        sessions.append(session)
-    return sessions
+    resets: list[Reset] = [(seed * 1_000_003 + index, None) for index in range(number)]
+    episodes = play_scripted(env, Demonstrator(READERS, seed=seed), resets, progress="sessions")
+    return [[(step.prompt, step.response) for step in episode] for episode in episodes]
 
 
 def purchase(session: Session) -> Session:

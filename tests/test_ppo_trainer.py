@@ -57,23 +57,6 @@ def test_a_tiny_model_learns_the_task(tmp_path):
     assert max(scores[-5:]) > 0.5
 
 
-def test_bc_on_offline_trajectories_learns_too(tmp_path):
-    chat = ChatFormat(tokenizer())
-    made = trainer(
-        tmp_path,
-        env_kwargs={"words": 1},
-        offline_trajectories=[demonstration(chat, word) for word in WORDS] * 4,
-        bc_coef=1.0,
-        offline_share=0.75,
-        max_updates=12,
-        learning_rate=1e-2,
-        kl_coef=0.0,
-    )
-    made.train()
-    losses = [row["loss/bc_avg"] for row in read_metrics(tmp_path / "metrics.jsonl")]
-    assert losses[-1] < losses[0] / 2
-
-
 def mixing(tmp_path, **kwargs):
     chat = ChatFormat(tokenizer())
     made = trainer(
@@ -85,6 +68,13 @@ def mixing(tmp_path, **kwargs):
         **kwargs,
     )
     return made, tmp_path / "metrics.jsonl"
+
+
+def test_bc_on_offline_trajectories_learns_too(tmp_path):
+    made, file = mixing(tmp_path, offline_share=0.75, max_updates=12, learning_rate=1e-2)
+    made.train()
+    losses = [row["loss/bc_avg"] for row in read_metrics(file)]
+    assert losses[-1] < losses[0] / 2
 
 
 def test_offline_share_and_smoothing_follow_their_schedules(tmp_path):

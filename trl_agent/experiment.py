@@ -289,6 +289,7 @@ class Experiment:
     def random_baseline(self) -> dict[str, Summary] | None:
         """Random valid actions on the test goals; None where the environment cannot tell what is valid."""
         env = self.make_env("test")
+        env.close()
         if type(env.unwrapped).sample_action is AgentEnv.sample_action:  # type: ignore[attr-defined]
             return None
         resets = self.resets("test", self.test_episodes)

@@ -374,7 +374,7 @@ class AgentPPOTrainer(PPOTrainer):
         metrics' (N,) tensors. Arguments as in `compute_loss`.
         """
         smoothing = self.bc_label_smoothing
-        output = self._forward(model, inputs, temperature=1.0, with_mean=smoothing > 0)
+        output = self._forward(model, inputs, temperature=1.0, with_entropy=False, with_mean=smoothing > 0)
         assert output.values is not None
         per_token = bc_loss(output.logprobs, output.mean_logprobs, smoothing, self.args.bc_weighting)
         loss = (per_token * inputs.weights).sum() / _at_least_one(num_items_in_batch, inputs)
@@ -404,7 +404,7 @@ class AgentPPOTrainer(PPOTrainer):
         self.model.eval()
         ref: Tensor | None = None
         with torch.no_grad(), self.accelerator.autocast():
-            output = self._forward(self.actor, batch, with_last=True)
+            output = self._forward(self.actor, batch, with_last=True, with_entropy=False)
             if self.reference is not None:
                 ref = self.reference.logprobs(batch, self.args.temperature)
         assert output.values is not None
@@ -768,6 +768,7 @@ class AgentPPOTrainer(PPOTrainer):
         *,
         temperature: float | None = None,
         with_last: bool = False,
+        with_entropy: bool = True,
         with_mean: bool = False,
     ) -> ActorCriticOutput:
         last = (batch.last_rows, batch.last_cols) if with_last else (None, None)
@@ -779,7 +780,7 @@ class AgentPPOTrainer(PPOTrainer):
             batch.action_cols,
             *last,
             temperature=self.args.temperature if temperature is None else temperature,
-            with_entropy=not with_last,
+            with_entropy=with_entropy,
             with_mean=with_mean,
         )
 

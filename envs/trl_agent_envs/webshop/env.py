@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trl_agent_envs.core import SUCCESS_SCORE, AgentEnv
+from trl_agent_envs.core import AgentEnv
 
 from .compat import Compat
 from .draws import OriginalDraws
@@ -176,7 +176,7 @@ class WebShopEnv(AgentEnv):
         reward = session.reward
         info: dict[str, Any] = {
             "score": 0.0 if reward is None else reward.total,
-            "success": reward is not None and reward.total >= SUCCESS_SCORE,
+            "success": reward is not None and reward.success,
             "goal_id": session.goal.goal_id,
             "available_actions": {
                 "has_search_bar": session.page.kind == "index",

@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from trl_agent_envs.core import SUCCESS_SCORE
 from trl_agent_envs.outcomes import Summary, bootstrap_interval, summarize_outcomes
 from trl_agent_envs.records import EpisodeRecord, RecordError, StepRecord
 
@@ -210,7 +209,7 @@ def _outcome(session: Session, turns: int, errors: int) -> Outcome:
         asin=goal.asin,
         department=session.shop.catalog[goal.asin].category,
         score=0.0 if reward is None else reward.total,
-        success=reward is not None and reward.total >= SUCCESS_SCORE,
+        success=reward is not None and reward.success,
         turns=turns,
         errors=errors,
         reward=reward,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ __all__ = [
     "draw_price",
     "draw_prices",
     "no_goals",
+    "without_price",
 ]
 
 GoalSet = Literal["synthetic", "human"]
@@ -36,6 +38,7 @@ GOAL_SETS: tuple[GoalSet, ...] = ("synthetic", "human")
 NO_PRICE_LIMIT = 1_000_000.0
 
 _PRICE_GRID = [10.0 * i for i in range(1, 100)]
+_PRICE_CLAUSE = re.compile(r", and price lower than [\d.]+ dollars$")
 _CACHED_GOALS = 8192
 
 
@@ -166,6 +169,11 @@ def build_goals(goal_set: str, catalog: Catalog, prices: Mapping[str, float], rn
     if table is None:
         raise no_goals(goal_set, catalog)
     return Goals(goal_set, catalog, table)
+
+
+def without_price(instruction: str) -> str:
+    """Return an instruction without the clause that `Goals` puts at its end."""
+    return _PRICE_CLAUSE.sub("", instruction)
 
 
 def check_goal_set(goal_set: str) -> None:

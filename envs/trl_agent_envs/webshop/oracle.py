@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 from .catalog import Product
-from .goals import Goal
+from .goals import Goal, without_price
 from .pages import BACK_TO_SEARCH, BUY_NOW, NEXT, PREVIOUS, PRODUCTS_PER_PAGE, SUB_PAGES
 from .session import Session, can_be_named
 from .shop import Shop
 
-_PRICE_CLAUSE = re.compile(r", and price lower than [\d.]+ dollars$")
 _BUTTONS = frozenset((BACK_TO_SEARCH, PREVIOUS, NEXT, BUY_NOW, "search", *SUB_PAGES))
 
 
@@ -42,7 +41,7 @@ class Oracle:
     def query(self, goal: Goal) -> str:
         """Return the instruction if a search for it lists the product on the first page, else the title."""
         target = self._shop.catalog[goal.asin]
-        wish = _searchable(_PRICE_CLAUSE.sub("", goal.instruction))
+        wish = _searchable(without_price(goal.instruction))
         first = self._shop.find(wish.split(" "))[:PRODUCTS_PER_PAGE]
         return wish if any(product.asin == goal.asin for product in first) else _searchable(target.title)
 

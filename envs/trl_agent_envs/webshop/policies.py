@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .env import WebShopEnv
+from .replay import search_action
 
 _Policy = Callable[[str, dict[str, Any]], str]
 
@@ -40,7 +41,7 @@ def first_result(env: WebShopEnv, seed: int = 0) -> _Policy:
             return "click[buy now]"
         if page.kind == "results" and page.products:
             return f"click[{page.products[0].asin}]"
-        return f"search[{env.session.goal.instruction.replace('[', ' ').replace(']', ' ')}]"
+        return search_action(env.session.goal.instruction)
 
     return act
 

@@ -9,6 +9,8 @@ from functools import lru_cache
 
 from rapidfuzz.fuzz import token_set_ratio
 
+from trl_agent_envs.core import SUCCESS_SCORE
+
 from .catalog import Product
 from .goals import Goal
 
@@ -56,6 +58,10 @@ class RewardInfo:
     w_att: float
     w_option: float | None
     w_price: float
+
+    @property
+    def success(self) -> bool:
+        return self.total >= SUCCESS_SCORE
 
 
 def score_purchase(

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from trl_agent_envs.records import EpisodeRecord
 
-from .goals import Goal
+from .goals import Goal, without_price
 from .log_lines import LogError, LogLine, read_log
 from .pages import ObservationMode
 from .replay import ReplayError, replay
 from .retracing import NotReplayable, Retracing
 from .shop import Shop
 
-_PRICE_CLAUSE = re.compile(r", and price lower than [\d.]+ dollars$")
 _SCORE_TOLERANCE = 1e-6
 
 
@@ -152,4 +150,4 @@ class _GoalIds:
 
 def _key(goal: Goal) -> object:
     options = tuple(sorted(goal.options.items())) if isinstance(goal.options, dict) else goal.options
-    return goal.asin, goal.attributes, options, _PRICE_CLAUSE.sub("", goal.instruction)
+    return goal.asin, goal.attributes, options, without_price(goal.instruction)
